@@ -264,15 +264,16 @@ class Asks(Tells[Params]):
                     self._options.max_fallbacks,
                 )  # fmt: skip
             except ClientError:  # the next ask does not take these answers again
-                blocks = [run.number for run in scope.runs if run.event.block]
-                drawn = dict(rng.bit_generator.state)
-                self._journal.append(Asked((), 0, blocks, +answer.rejected, rng=drawn))
+                self._queue(state, Outcome(rejected=answer.rejected), scope, rng, 0)
                 raise
             seen |= there
             warned += [text] if text else []
             outcome.proposals += answer.proposals
             outcome.rejected += answer.rejected
             outcome.stop = answer.stop
+            if answer.error is not None:
+                self._queue(state, outcome, scope, rng, min(len(partial), made))
+                raise answer.error
         return state, len(partial), outcome, scope, rng, warned
 
     def _history_of(self, state: State, base: int) -> History:
@@ -350,6 +351,29 @@ class Asks(Tells[Params]):
             self._blocks[number] = Block.read(result)
         return self._blocks[number]
 
+    def _queue(self, base: State, outcome: Outcome, scope: Scope, rng: Any, completed: int) -> None:
+        """Record an ask that fails, with the points that were paid for before, for later asks."""
+        with self._journal.lock:
+            proposals = self._untried(outcome.proposals, base)
+            event = Asked(
+                [proposal_to_json(p, self.space) for p in proposals],
+                0,
+                [run.number for run in scope.runs if run.event.block],
+                +outcome.rejected,
+                rng=dict(rng.bit_generator.state),
+                completed=completed,
+            )
+            self._journal.append(event)
+
+    def _untried(self, proposals: Sequence[Proposal], base: State) -> list[Proposal]:
+        """Return the proposals that were not recorded since `base`."""
+        now, key = self._journal.state, self.space.key
+        if now.count == base.count or self._options.noisy:
+            return list(proposals)
+        given = "warmup" if self._warmup_points is not None else ""
+        tried = now.keys - base.keys
+        return [p for p in proposals if p.source == given or key(p.values) not in tried]
+
     def _settle(
         self,
         n: int,
@@ -362,15 +386,9 @@ class Asks(Tells[Params]):
         warned: list[str],
     ) -> tuple[list[Proposal], list[str]]:
         """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
-        key, noisy = self.space.key, self._options.noisy
+        key = self.space.key
         with self._journal.lock:
-            now, proposals = self._journal.state, outcome.proposals
-            if now.count > base.count and not noisy:
-                given = "warmup" if self._warmup_points is not None else ""
-                tried = now.keys - base.keys
-                proposals = [
-                    p for p in proposals if p.source == given or key(p.values) not in tried
-                ]
+            now, proposals = self._journal.state, self._untried(outcome.proposals, base)
             completed = sum(point in now.partial for point in base.partial[:completed])
             drawn: dict[str, Any] = rng.bit_generator.state
             queue = enumerate(now.queue)

@@ -385,7 +385,7 @@ def fill(
     """Add random points for the missing ones of `n`; return the warning, empty if none is due.
 
     Args:
-        outcome: Of the model; a stop with at least one point leaves nothing missing.
+        outcome: Of the model; a stop or an error after a point leaves nothing missing.
         space: The search space.
         rng: Source of randomness; advanced.
         n: Points wanted.
@@ -401,7 +401,7 @@ def fill(
     """
     before, proposed = state.fallbacks, state.usage.proposals
     missing = n - len(outcome.proposals)
-    if missing <= 0 or outcome.ended:
+    if missing <= 0 or outcome.ended or outcome.error is not None:
         return ""
     if outcome.failed and most is not None and before >= most:
         why = (

@@ -20,7 +20,13 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from llmopt.client.base import Completion, client_name
-from llmopt.errors import BudgetExceededError, ClientError, ParseError, is_permanent
+from llmopt.errors import (
+    BudgetExceededError,
+    ClientError,
+    LLMOptError,
+    ParseError,
+    is_permanent,
+)
 from llmopt.history import Proposal
 from llmopt.journaled import Scope
 from llmopt.prompt.answer import notes_of, with_dropped
@@ -166,6 +172,7 @@ class Outcome:
         capped: Whether a cap ended the asking.
         failed: Whether the model gave no point: it failed, could not be read, or a cap is reached.
         ended: Whether an answer ended the search, so that no point is missing.
+        error: What is to be raised once the points that were paid for before it are kept.
         unread: The last answers that could not be used, each with the reason.
     """
 
@@ -176,6 +183,7 @@ class Outcome:
     capped: bool = False
     failed: bool = False
     ended: bool = False
+    error: LLMOptError | None = None
     unread: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -208,8 +216,8 @@ def propose(
             the last request is for a point: no block may follow it.
 
     Raises:
-        BudgetExceededError: A cap is reached.
-        ClientError: The model could not be asked.
+        BudgetExceededError: A cap is reached, and there is no point; else it is `Outcome.error`.
+        ClientError: The model could not be asked, and there is no point.
         Stale: See `Scope.complete`.
     """
     if tool is not None:
@@ -218,15 +226,13 @@ def propose(
     while loop.continues and loop.misses < attempts:
         try:
             question, completion = loop.ask()
-        except BudgetExceededError as error:
-            if on_cap == "raise" and on_error == "raise":
-                raise
-            loop.outcome.trouble, loop.outcome.capped = str(error), True
-            break
-        except ClientError as error:
-            if on_error == "raise" or is_permanent(error):
-                raise
-            loop.outcome.trouble = str(error)
+        except (BudgetExceededError, ClientError) as error:
+            outcome, capped = loop.outcome, isinstance(error, BudgetExceededError)
+            outcome.trouble, outcome.capped = str(error), capped
+            if is_permanent(error) or (on_error == "raise" and not (capped and on_cap == "return")):
+                if not outcome.proposals:
+                    raise
+                outcome.error = error
             break
         loop.read(question, completion)
     return loop.result()

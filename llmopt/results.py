@@ -59,6 +59,12 @@ class Results(Views, Account, Generic[Params]):
         return "" if stop is None else stop[0]
 
     @property
+    def recommended_number(self) -> int | None:
+        """Number from 1 of the trial that the model recommended as it ended the search."""
+        stop = self._journal.state.stop
+        return None if stop is None else stop[1]
+
+    @property
     def may_repeat(self) -> bool:
         """Whether points may be evaluated again: ``noisy=True`` or ``seeded=True``."""
         return self._journal.state.noisy or self._journal.state.seeded

@@ -256,10 +256,10 @@ class Tells(Results[Params], Closing):
         new = result.samples or result.replaces is not None or result.instead_of is not None
         if new or any(p.values == result.values for p in state.pending):
             return
-        before = next(
-            (t for t in reversed(state.trials) if t.values == result.values and t.rewards), None
-        )
-        if before is None or (result.rewards == before.rewards) in self._warned_of:
+        before = next((t for t in reversed(state.trials) if t.values == result.values), None)
+        if before is None or before.state == "withdrawn":
+            return
+        if (result.rewards == before.rewards) in self._warned_of:
             return
         self._warned_of.add(result.rewards == before.rewards)
         if result.rewards is None:
@@ -268,12 +268,14 @@ class Tells(Results[Params], Closing):
             now = "with the same reward"
         else:
             rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
-            now = f"with another reward ({rewards}, before {before.reward})"
+            earlier = "a failure" if before.rewards is None else before.reward
+            now = f"with another reward ({rewards}, before {earlier})"
         logger.warning(
-            "the point of trial #%d was recorded again %s: it counts as another trial. If rewards "
-            "are noisy, pass noisy=True",
+            "the point of trial #%d was recorded again %s: it counts as another trial. If this is "
+            "that trial's right result, pass replaces=%d; if rewards are noisy, pass noisy=True",
             before.number + 1,
             now,
+            before.number,
         )
 
     def import_trials(self, source: Any) -> ImportReport:

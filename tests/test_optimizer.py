@@ -13,6 +13,7 @@ from stubs import Gate
 
 from llmopt import (
     BudgetExceededError,
+    ClientError,
     Completion,
     FallbackWarning,
     Float,
@@ -218,7 +219,11 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     same, said = [r.message for r in caplog.records]
     assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
-    assert "noisy=True" in said
+    assert "replaces=2; if rewards are noisy, pass noisy=True" in said
+    late = make()
+    late.tell_failure({"x": 1.5, "k": 7})
+    late.tell({"x": 1.5, "k": 7}, 1.0)
+    assert "another reward (1.0, before a failure)" in caplog.records.pop().message
     noisy = make(noisy=True)
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)
@@ -236,3 +241,21 @@ def test_samples_whose_mean_is_not_the_reward_are_refused():
 def test_a_failure_may_be_given_as_the_exception():
     assert make().tell_failure({"x": 1.5, "k": 7}, KeyError("lr")).feedback == "KeyError: 'lr'"
     assert make().tell_failure({"x": 1.5, "k": 7}, ValueError()).feedback == "ValueError"
+
+
+@pytest.mark.parametrize("end", ["cap", "error"])
+def test_points_paid_for_before_an_ask_fails_are_returned_by_later_ones(end):
+    answers = iter(range(1, 9))
+
+    def answer(request):
+        k = next(answers)
+        if k == 4 and end == "error":
+            raise ClientError("busy", status=400)
+        return f"x: {k / 100}"
+
+    limits = {"max_requests": 3} if end == "cap" else {}
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient(answer), warmup=0, **limits)
+    with pytest.raises(BudgetExceededError if end == "cap" else ClientError):
+        optimizer.ask(5)
+    assert [optimizer.ask(), *optimizer.ask(2)] == [{"x": 0.01}, {"x": 0.02}, {"x": 0.03}]
+    assert optimizer.usage.requests - optimizer.usage.failed_requests == 3

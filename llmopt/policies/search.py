@@ -314,8 +314,6 @@ class PolicySearch(Views, Closing):
                     return optimizer.pending[:1] or [optimizer.ask()]
             except (BudgetExceededError, SearchStopped) as end:
                 self.stopped = str(end)
-                point = end.point if isinstance(end, SearchStopped) else None
-                self._chosen = (len(optimizer.trials), self._recommended(point))
                 return []
 
         def tell(params: Any, outcome: Any, error: Exception | None) -> tuple[str, str]:
@@ -386,10 +384,11 @@ class PolicySearch(Views, Closing):
     def _spent(self) -> int:
         return sum(t.kind != "imported" for t in self.optimizer.trials)
 
-    def _recommended(self, point: int | None) -> Trial[dict[str, Any]] | None:
+    def _recommended(self) -> Trial[dict[str, Any]] | None:
         """Return the recommended point if it is about as good as the best; else ``None``."""
         # Numbered as in the prompt: with `noisy` a re-evaluated point has one number.
         best, trials = self.optimizer.history.best, self.optimizer.history.trials
+        point = self.optimizer.recommended_number
         if best is None or not best.rewards or point is None or not 0 < point <= len(trials):
             return None
         named = trials[point - 1]
@@ -448,7 +447,7 @@ class PolicySearch(Views, Closing):
         count, chosen = self._chosen
         if chosen is not None and count == len(self.optimizer.trials):
             return chosen
-        return self.optimizer.best
+        return self._recommended() or self.optimizer.best
 
     @property
     def best_policy(self) -> BoundPolicy:
