@@ -216,6 +216,7 @@ class ZoneGrower(gym.Env[np.ndarray, np.ndarray]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    observation_space: spaces.Box
 
     def __init__(self) -> None:
         low, high = [-4, -4, 0, -3, 0, 0], [4, 4, 1.5, 3, 1, 1]
@@ -314,6 +315,7 @@ class Trawler(gym.Env[np.ndarray, np.ndarray]):
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    observation_space: spaces.Box
 
     def __init__(self) -> None:
         low, high = [0, -3, -10, -2, -2, 0, 0], [10, 3, 10, 3, 2, 1.5, 2]
@@ -351,7 +353,7 @@ class Trawler(gym.Env[np.ndarray, np.ndarray]):
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        throttle, winch = np.asarray(action, float).clip(self.action_space.low, 1).tolist()
+        throttle, winch = np.asarray(action, float).clip([0, -1], 1).tolist()
         self.school += 0.05 * (0.5 - self.school) + 0.08 * float(self.np_random.normal())
         self.school = min(1.0, max(0.1, self.school))
         swell, before, touch = 0.06 * float(self.np_random.normal()), self.net, 0.0
