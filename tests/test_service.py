@@ -401,6 +401,9 @@ def test_a_report_lists_the_candidates_and_marks_other_points(tmp_path, capsys):
         capsys.readouterr()
         assert "x: one of these values: 1.0, 2.0" in page.read_text()
         assert "not a candidate" in page.read_text()
+    run(capsys, "ask", file)
+    (moved,) = run(capsys, "tell", file, '{"x": 4.5}', "--instead-of", "p1", "--reward", "1")
+    assert moved["params"]["x"] == 4.5
     (tmp_path / "stock.csv").unlink()
     assert main(["report", str(tmp_path / "search.jsonl"), "--out", str(page)]) == 0
     assert "2 rows of a table" in page.read_text()
