@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llmopt.data import NO_DATA, TrialData
+from llmopt.history import Usage
 from llmopt.packing import DataError
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean, cut, describe_curve
@@ -17,6 +18,9 @@ MOST_TEXT = 20_000  # characters of one text out of a storage
 _LONG = 10.0  # seconds of a trial that are worth a word
 PREFIX = "llmopt:"
 """Of our attributes of a trial."""
+
+CALL = PREFIX + "call:"
+"""Of a study's system attributes, one for each call: what it took, by the names of `Usage`."""
 
 NAMED = PREFIX + "named"
 """System attribute of a trial: what `named_in` gave for the model's words about it."""
@@ -58,6 +62,23 @@ def note_of(attributes: Mapping[str, Any], name: str) -> Any:
     """Return one fact out of a trial's user attributes, or ``None``."""
     return attributes.get(PREFIX + name)
 
+
+def calls_of(attributes: Mapping[str, Any]) -> Usage:
+    """Return what the calls in a study's system attributes took."""
+    usage = Usage()
+    for key, entry in attributes.items():
+        if key.startswith(CALL) and isinstance(entry, Mapping):
+            took: dict[str, Any] = {name: int(amount_of(entry.get(name))) for name in _COUNTS}
+            cost, seconds = entry.get("cost", 0.0), amount_of(entry.get("seconds"))
+            cost = None if cost is None else amount_of(cost)
+            usage.add(Usage(**took, seconds=seconds, cost=cost))
+    return usage
+
+
+_COUNTS = (
+    "requests", "failed_requests", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "unpriced", "estimated",
+)  # fmt: skip
 
 AMOUNTS = ("prompt_tokens", "completion_tokens", "seconds")
 """What a proposal took of its requests, by the names of its fields and of its notes."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from llmopt.client.base import Completion, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.errors import BudgetExceededError, ClientError, TemplateError
+from llmopt.errors import ClientError, TemplateError
 from llmopt.history import History, Proposal, Source
 from llmopt.journaled import Scope
 from llmopt.options import AskOptions, Composed
@@ -395,7 +395,6 @@ def fill(
         most: See `AskOptions.max_fallbacks`.
 
     Raises:
-        BudgetExceededError: A cap is reached, and `most` random points were sampled.
         ClientError: The model failed again after `most` random points, or none of its first
             answers could be read.
     """
@@ -403,15 +402,16 @@ def fill(
     missing = n - len(outcome.proposals)
     if missing <= 0 or outcome.ended or outcome.error is not None:
         return ""
+    if outcome.capped:  # which is no failure of the model
+        most = None
     if outcome.failed and most is not None and before >= most:
-        why = (
+        raise ClientError(
             f"{model} gave no point again: {outcome.trouble}. The last {before} points were "
             f"sampled at random in its place (max_fallbacks={most}; None continues at random). "
-            "Every result is kept: repeat the call to ask again"
+            "Every result is kept: repeat the call to ask again, once `llmopt check MODEL` prints "
+            "a point",
+            requests=0,
         )
-        if outcome.capped:
-            raise BudgetExceededError(why)
-        raise ClientError(f"{why}, once `llmopt check MODEL` prints a point", requests=0)
     unread = max(r.get("unreadable", 0) for r in (outcome.rejected, state.usage.rejected))
     mute = outcome.failed and set(outcome.rejected) == {"unreadable"} and unread >= _MUTE
     if mute and most is not None and not {"llm", "drawn"} & proposed.keys():
@@ -423,6 +423,11 @@ def fill(
         error.permanent = True  # a program that does something else
         raise error
     outcome.proposals += sample_fallbacks(space, seen, rng, missing)
+    if outcome.capped:
+        return (
+            f"points are sampled at random from here on, and counted in usage.fallbacks: "
+            f"{outcome.trouble}"
+        )
     return (
         f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "
         f"not proposed by {model}: {outcome.trouble}. They are counted in usage.fallbacks"

@@ -173,7 +173,7 @@ class TestCodeOptimizer(SearchContract):
         return CodeOptimizer(function, client=client, seed=1, storage=storage, **options)
 
     test_a_model_that_gives_no_point_again_and_again_ends_it = None  # it samples no points
-    test_random_points_follow_a_failed_request_and_a_cap_ends_them = None
+    test_random_points_follow_a_failed_request_and_never_end_at_a_cap = None
 
     def block(self, code):
         return f"```run\n{code}\n```"

@@ -85,6 +85,7 @@ class StudyModel(Journaled):
     def __init__(self, client: Client, study: Study) -> None:
         super().__init__(client, StudyLedger(study))
         self.offers: deque[Offer] = deque()
+        self.reached: Limits | None = None  # the caps of which a warning said that they are reached
 
 
 class Asker:
@@ -161,7 +162,6 @@ class Asker:
         model = self._models.get(place) or StudyModel(self.client, study)
         model = self._latest = self._models.setdefault(place, model)
         model.limits = self.limits
-        model.journal.capped |= self.limits != Limits()
         return model
 
     def _space(self, trials: Sequence[FrozenTrial]) -> StudySpace:
@@ -320,7 +320,10 @@ class Asker:
         ledger.settle((), answer.rejected, [run.number for run in scope.runs])
         state, most = ledger.state, options.max_fallbacks
         if text := fill(answer, free, rng, n, seen, client_name(self.client), state, most):
-            warn_user(text)
+            if not answer.capped or model.reached != model.limits:
+                warn_user(text)
+            if answer.capped:
+                model.reached = model.limits
         asked = sum(p.source == "llm" for p in answer.proposals)
         costs = [reply.cost for reply in scope.replies if reply.cost is not None]
         share = sum(costs) / asked if asked and len(costs) == len(scope.replies) else None

@@ -1,4 +1,4 @@
-"""What the sampler writes into a study: points, where they came from, and calls that caps count."""
+"""What the sampler writes into a study: points, where they came from, and each call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from llmopt.journaled import AnyPoints, MemoryLedger
 from llmopt.state import State, reduce
 from llmopt.util.text import cut, first_line
 
-_CALL = stored.PREFIX + "call:"
 _DRAWN = stored.PREFIX + "drawn"
 _PROPOSAL = stored.PREFIX + "proposal"
 _LONGEST = 10_000  # characters of a note: MySQL keeps 64 KiB, and JSON takes 6 bytes for each
@@ -132,19 +131,15 @@ def raised_in_objective() -> str:
 
 
 class StudyLedger(MemoryLedger):
-    """The calls for one study: in memory, and in the study where caps hold for all of its workers.
+    """The calls for one study: in memory, and in the study, where caps hold for all workers.
 
     Each call has a key of its own. It is written before it is sent, with the most that it can cost;
     this counts until its end is written, also if its worker is killed.
-
-    Attributes:
-        capped: Whether a cap holds; without one nothing is written.
     """
 
     def __init__(self, study: Study) -> None:
         super().__init__()
-        self._study, self.capped = study, False
-        self._writer = f"{_CALL}{uuid.uuid4().hex}:"
+        self._study, self._writer = study, f"{stored.CALL}{uuid.uuid4().hex}:"
         self._call = ""  # key of the call under way
 
     def append(self, event: Event) -> State:
@@ -153,17 +148,15 @@ class StudyLedger(MemoryLedger):
         Raises:
             StorageError: The study's storage did not take a call, which is not sent then.
         """
-        if self.capped and isinstance(event, Called):
+        if isinstance(event, Called):
             self._call = f"{self._writer}{self.state.count}"
             priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
             self._write({"requests": 1, **priced})
         state = super().append(event)
         if isinstance(event, Replied | Failed) and self._call:
-            spent = reduce(State(AnyPoints()), event).usage
-            tokens = spent.prompt_tokens + spent.completion_tokens
-            entry = {"requests": spent.requests, "tokens": tokens, "unpriced": spent.unpriced}
+            spent = vars(reduce(State(AnyPoints()), event).usage)
             with contextlib.suppress(StorageError):  # for others it counts as before, then
-                self._write({**entry, "cost": spent.cost})
+                self._write({k: v for k, v in spent.items() if v or v is None})
             self._call = ""
         return state
 
@@ -171,20 +164,9 @@ class StudyLedger(MemoryLedger):
     def spent(self) -> Usage:
         """What all workers of the study have spent."""
         usage = self.state.spent
-        if not self.capped:
-            return usage
         attributes = self._study._storage.get_study_system_attrs(self._study._study_id)
-        for key, entry in attributes.items():
-            if not key.startswith(_CALL) or key.startswith(self._writer):
-                continue
-            if not isinstance(entry, Mapping):
-                continue
-            requests, tokens, unpriced = (
-                int(stored.amount_of(entry.get(of))) for of in ("requests", "tokens", "unpriced")
-            )
-            cost = entry.get("cost", 0.0)
-            cost = None if cost is None else stored.amount_of(cost)
-            usage.add(Usage(requests=requests, prompt_tokens=tokens, unpriced=unpriced, cost=cost))
+        others = {k: v for k, v in attributes.items() if not k.startswith(self._writer)}
+        usage.add(stored.calls_of(others))
         return usage
 
     def _write(self, entry: Mapping[str, Any]) -> None:

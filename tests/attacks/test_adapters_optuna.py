@@ -23,7 +23,7 @@ from optuna.trial import TrialState
 from llmopt import Completion, Reply, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Request
-from llmopt.errors import LLMOptError
+from llmopt.errors import FallbackWarning, LLMOptError
 
 linux = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are forked and killed as on Linux"
@@ -385,18 +385,21 @@ class TestProcesses:
 
 class TestCaps:
     def test_forged_entries_cannot_raise_a_cap(self):
-        study = seeded(max_requests=2)
+        study = seeded(max_requests=2, on_error="fallback")
         forged = {"requests": -100, "tokens": -1, "cost": -1e9}
         study._storage.set_study_system_attr(study._study_id, "llmopt:call:forged", forged)
         study.ask(XY)
         study.ask(XY)
-        with pytest.raises(Exception, match="max_requests=2"):
-            study.ask(XY)
+        with pytest.warns(FallbackWarning, match="max_requests=2") as caught:
+            study.optimize(evaluate, n_trials=7)  # at random, and more than `max_fallbacks`
+        assert len(caught) == 1
+        assert study.sampler.usage.proposals == {"llm": 2, "fallback": 7}
 
-    def test_without_caps_nothing_is_written(self):
+    def test_a_cap_counts_the_calls_of_earlier_runs_without_one(self):
         study = seeded()
         study.ask(XY)
-        assert not any(
-            k.startswith("llmopt:call")
-            for k in study._storage.get_study_system_attrs(study._study_id)
-        )
+        study.ask(XY)
+        study.sampler = seeded(max_requests=3).sampler
+        study.ask(XY)
+        assert study.sampler.left == {"requests": 0}
+        assert study.sampler.usage.requests == 1
