@@ -633,6 +633,43 @@ class TestBatch:
         assert sampler.usage.proposals == {"llm": 2}
         assert sampler.usage.rejected == {"taken meanwhile": 1}
 
+    @pytest.mark.parametrize("mass", [4, 3])
+    def test_what_others_do_while_the_model_answers_is_known_to_the_next_request(self, mass):
+        space = {"core": CategoricalDistribution(["vinyl", "foam"])}
+        space |= {"mass": FloatDistribution(1, 15), "flow": FloatDistribution(1, 2)}
+
+        def answer(request):
+            if len(client.requests) > 1:
+                return "Start from: new\nProposal:\ncore: vinyl, mass: 9"
+            for params in ({"core": "vinyl", "mass": 4.0}, {"core": "foam", "flow": 1.5}):
+                told(study, {n: space[n] for n in params}, params, 2.0)
+            points = f"core: vinyl, mass: {mass}", "core: foam"
+            return "\n".join(f"Start from: new\nProposal:\n{p}\n" for p in points)
+
+        def objective(trial):
+            foam = trial.suggest_categorical("core", ["vinyl", "foam"]) == "foam"
+            return trial.suggest_float("flow", 1, 2) if foam else trial.suggest_float("mass", 1, 15)
+
+        client = ScriptedClient(answer)
+        sampler = LLMSampler(
+            client, prompt="words", description="d", n_startup_trials=1, seed=0, compute=False
+        )
+        study = study_of(sampler)
+        study.enqueue_trial({"core": "vinyl", "mass": 5.0})
+        study.optimize(objective, n_trials=3)
+        # "core: foam" was a whole point when it was asked for, and is one still.
+        own = [t for t in study.trials if t.user_attrs.get("llmopt:source") == "llm"]
+        cores = [t.params["core"] for t in own]
+        if mass == 3:
+            assert (cores, len(client.requests)) == (["vinyl", "foam"], 1)
+            return
+        assert cores == ["foam", "vinyl"]
+        assert sampler.usage.rejected == {"taken meanwhile": 1}
+        text = client.requests[1].text
+        assert "mass: a number from 1 to 15, only with core = vinyl" in text
+        assert "flow: a number from 1 to 2, only with core = foam" in text
+        assert "another worker took the point meanwhile: core = 'vinyl', mass = 4.0" in text
+
 
 class TestOptunaHub:
     FOLDER = Path(__file__).parents[1] / "adapters/optunahub/package/samplers/llm_sampler"

@@ -20,9 +20,8 @@ from llmopt.adapters.optuna.partner import SamplerPartner
 from llmopt.adapters.optuna.records import (
     StudyLedger,
     annotate,
-    current,
+    note_drawn,
     publish,
-    read_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
@@ -46,6 +45,12 @@ from llmopt.views import outcome
 
 _CLASHES = 4  # points that other workers may take before this one takes a repeat
 _YIELDED = (0.1, 0.4)  # seconds for later trials to give up a point that this one has taken, too
+
+
+_FAULTS = {
+    "out of range": "as a range has changed",
+    "taken meanwhile": "as another worker took the point meanwhile",
+}
 
 
 class Ended(Exception):
@@ -85,6 +90,7 @@ class StudyModel(Journaled):
     def __init__(self, client: Client, study: Study) -> None:
         super().__init__(client, StudyLedger(study))
         self.offers: deque[Offer] = deque()
+        self.refused: list[str] = []  # why offers were not taken, for the next request
         self.reached: Limits | None = None  # the caps of which a warning said that they are reached
 
 
@@ -205,13 +211,9 @@ class Asker:
 
     def _take(self, need: Need) -> dict[str, Any]:
         """Take a point for a trial, of an earlier answer or a new one, and publish it."""
-        began, study, trial, space = time.monotonic(), need.study, need.trial, need.space
-        if read_note(current(study, trial), "source") is None:
-            write_notes(study, trial, {"source": "llm"})  # so it is shown while the model thinks
-        model, reader = self._model(study), self._reader_of(space)
+        began, study, trial = time.monotonic(), need.study, need.trial
+        model = self._model(study)
         ledger = model.journal
-        view = reader.view(study, need.trials, trial.number)
-        free = space.with_given(need.given, need.needed, self._constraints, need.left_out)
         may_stop = self._asking.options.may_stop
         if may_stop is None:  # where no loop can be stopped, a stop would end nothing
             may_stop = not need.given and _in_loop(study)
@@ -220,9 +222,13 @@ class Asker:
         if offers and offers[0].stop and not may_stop:
             offers.clear()
         for attempt in range(_CLASHES):
-            while offers and (fault := self._fault(offers[0], space, free, view)):
+            space, reader = need.space, self._reader_of(need.space)
+            view = reader.view(study, need.trials, trial.number)
+            free = space.with_given(need.given, need.needed, self._constraints, need.left_out)
+            while offers and (fault := self._fault(offers[0], space, view)):
                 ledger.settle((), {fault: 1})
-                offers.popleft()
+                point = ", ".join(f"{n} = {v!r}" for n, v in offers.popleft().params.items())
+                model.refused.append(f"not used, {_FAULTS[fault]}: {point}")
             if not offers:
                 rng = np.random.default_rng(
                     (*self._entropy, trial.number, len(need.given), attempt)
@@ -238,13 +244,18 @@ class Asker:
             before, key = view.taken, space.key(offer.params)
             publish(study, trial, space.codes(offer.params))
             repeats = self._asking.options.noisy or key in before
-            if repeats or key not in (view := self._view_of_rivals(need, reader, key)).taken:
+            if repeats or key not in self._view_of_rivals(need, reader, key).taken:
                 break
             if attempt < _CLASHES - 1:
                 publish(study, trial, {})
+                trials = study.get_trials(deepcopy=False)
+                need = replace(need, trials=trials, space=self._space(trials))
         try:
             wait = time.monotonic() - began
             annotate(study, trial, offer.proposal, offer.cost, offer.model, offer.named, wait)
+            values = space.flatten(offer.params) or ()
+            if new := [free.names[i] for i in free.missing(dict(enumerate(values)))]:
+                note_drawn(study, trial, *new)  # they were not known when it was proposed
         except BaseException:  # the point waits for the next trial: it may be paid for
             with contextlib.suppress(Exception):
                 publish(study, trial, {})
@@ -267,13 +278,12 @@ class Asker:
             time.sleep(wait)
         return view
 
-    def _fault(self, offer: Offer, space: StudySpace, free: BranchedSpace, view: View) -> str:
+    def _fault(self, offer: Offer, space: StudySpace, view: View) -> str:
         """Return why a trial cannot take a point of an earlier answer; nothing if it can."""
-        values = space.flatten(offer.params)
         if offer.stop:
             return ""
-        if values is None or free.missing(dict(enumerate(values))):
-            return "incomplete"
+        if space.flatten(offer.params) is None:
+            return "out of range"
         taken = not self._asking.options.noisy and space.key(offer.params) in view.taken
         return "taken meanwhile" if taken else ""
 
@@ -290,7 +300,10 @@ class Asker:
         options = replace(self._asking.options, may_stop=may_stop)
         if need.given:
             options = replace(options, points=1)
-        notes = (*hints_of(study, self.hints, need.given), *free.not_tried)
+        model = self._model(study)
+        hints = hints_of(study, self.hints, need.given)
+        notes = (*hints, *free.not_tried, *model.refused)
+        model.refused.clear()
         asking = replace(self._asking, options=options, notes=notes)
         partners = [
             replace(p, trial=(study, trial, space)) if isinstance(p, SamplerPartner) else p
@@ -304,7 +317,6 @@ class Asker:
             keys = [free.key([ABSENT if n in need.left_out else v for n, v in p]) for p in pairs]
         seen = free.keys_within(keys)
         n = 1 if need.given else self.batch_size
-        model = self._model(study)
         ledger = model.journal
         blocks = [Block.read(run.event.result) for run in ledger.state.runs]
         scope = model.scope(ledger.state.count)

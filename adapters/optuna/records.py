@@ -49,14 +49,14 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def note_drawn(study: Study, trial: FrozenTrial, name: str) -> None:
-    """Record that a parameter of a running trial was sampled at random, not proposed."""
-    drawn = [*read_drawn(current(study, trial)), name]
+def note_drawn(study: Study, trial: FrozenTrial, *names: str) -> None:
+    """Record that parameters of a running trial are sampled at random, not proposed."""
+    drawn = list(dict.fromkeys([*read_drawn(current(study, trial)), *names]))
     study._storage.set_trial_system_attr(trial._trial_id, _DRAWN, drawn)
 
 
 def read_drawn(trial: FrozenTrial) -> list[Any]:
-    """Return the parameters of a trial that were sampled at random, not proposed."""
+    """Return the parameters of a trial that are sampled at random, not proposed."""
     drawn = trial.system_attrs.get(_DRAWN)
     return drawn if isinstance(drawn, list) else []
 

@@ -34,6 +34,7 @@ from llmopt.adapters.optuna.records import (
     current,
     note_drawn,
     raised_in_objective,
+    read_drawn,
     read_fixed,
     read_note,
     read_proposal,
@@ -354,6 +355,8 @@ class LLMSampler(Asker, BaseSampler):
             if name not in space.distributions:
                 trouble = trouble_with(name, distribution)
                 return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
+            if name in read_drawn(trial):
+                return None, "it was not known yet when the model proposed this point"
             given = known_params(trial, space)
             self._propose(Need(study, trial, trials, space, given, needed=name))
             codes = read_proposal(current(study, trial))
