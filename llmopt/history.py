@@ -88,7 +88,8 @@ class Trial(Generic[Params]):
 
     Attributes:
         number: Position in the history, counted from 0, in the order of recording.
-            `trials_dataframe` shows it; prompts and reports count from 1.
+            `trials_dataframe` shows it; prompts and reports count from 1. In a `History` that
+            merges repeats, the position of the point.
         params: The parameters in the form the space was given in.
         values: The parameters as flat values, one per dimension of the space.
         rewards: One number for each objective; ``None`` for a failed trial. For a pruned
@@ -117,6 +118,8 @@ class Trial(Generic[Params]):
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
         old_rewards: The rewards before its last correction, or before it was withdrawn, if any.
         asked: See `Proposal`.
+        measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
+            those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
     """
 
     number: int
@@ -144,6 +147,7 @@ class Trial(Generic[Params]):
     corrected: int = 0
     old_rewards: tuple[float, ...] | None = None
     asked: int = field(default=0, compare=False)
+    measurements: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         found = self.rewards if self.rewards is None or len(self.rewards) > 1 else self.rewards[0]
@@ -162,6 +166,11 @@ class Trial(Generic[Params]):
         if self.rewards is None:
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
+
+    @property
+    def recorded(self) -> Trial[Params]:
+        """The trial under the number of its first measurement."""
+        return replace(self, number=self.measurements[0]) if self.measurements else self
 
 
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
@@ -455,9 +464,10 @@ class Merged(Follower):
         key = ("", trial.number) if alone else self._key(trial.values)
         place, group = self._groups.setdefault(key, (len(self._trials), []))
         group.append(trial)
-        merged = _merge(group)
-        merged = merged if merged.number == place else replace(merged, number=place)
-        self._trials[place : place + 1] = [merged]
+        numbers = tuple([t.number for t in group])
+        self._trials[place : place + 1] = [
+            replace(_merge(group), number=place, measurements=numbers)
+        ]
 
 
 @dataclass

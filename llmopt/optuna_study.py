@@ -61,9 +61,19 @@ def study_of(
 
 
 def trials_of(
-    space: Space, history: History, pending: Iterable[Proposal] = ()
+    space: Space,
+    history: History,
+    pending: Iterable[Proposal] = (),
+    recorded: Sequence[Trial] = (),
 ) -> Iterator[FrozenTrial]:
-    """Yield the trials of a history, then the points without a result as running trials."""
+    """Yield the trials of a history, then the points without a result as running trials.
+
+    Args:
+        space: Their space.
+        history: The trials, perhaps merged.
+        pending: The points without a result.
+        recorded: The trials as they were recorded, one for each measurement.
+    """
     distributions = dict(zip(space.names, map(_distribution, space.dimensions), strict=True))
     table = space.candidates
     limited = any(t.constraint_violation > 0 for t in history.trials)
@@ -84,11 +94,24 @@ def trials_of(
             old_values=trial.old_rewards and list(trial.old_rewards),
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
+            measurements=_measurements(trial, recorded),
             outside=(table is not None and table.complaint(trial.values) != "") or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)
         yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
+
+
+def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:
+    """Return each measurement of a point as a line, if it is not one of the same number."""
+    if not recorded or trial.measurements in ((), (trial.number,)):
+        return None
+    lines: list[str] = []
+    for one in (recorded[number] for number in trial.measurements):
+        why = "" if not lines else one.explanation  # the first one's stand beside the point
+        words = [", ".join(f"{v:.6g}" for v in one.rewards or ()), one.feedback, why]
+        lines.append(f"trial {one.number + 1}: {'; '.join(filter(None, words))}")
+    return lines
 
 
 def _notes(point: Proposal | Trial) -> dict[str, Any]:

@@ -123,7 +123,8 @@ class Results(Views, Account, Generic[Params]):
     def best(self) -> Trial[Params]:
         """The best trial so far; the earliest in a tie.
 
-        With ``noisy=True`` it is chosen as in `recommend`.
+        With ``noisy=True`` it is chosen as in `recommend`, and its number is that of the first of
+        its `measurements`.
 
         Raises:
             LLMOptError: The search has several objectives; see `pareto`.
@@ -137,7 +138,7 @@ class Results(Views, Account, Generic[Params]):
         history = self.history
         if history.best is None:
             raise NoTrialsError(why_no_best(history.trials))
-        return history.best
+        return history.best.recorded
 
     @property
     def pareto(self) -> list[Trial[Params]]:
@@ -145,7 +146,7 @@ class Results(Views, Account, Generic[Params]):
 
         With one objective: those that share the best reward.
         """
-        return list(self.history.pareto_front)
+        return [trial.recorded for trial in self.history.pareto_front]
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.

@@ -88,7 +88,8 @@ class Tells(Results[Params], Closing):
                 parameter could not be set exactly. It is no longer pending, and the model's reasons
                 for it belong to this trial.
             replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
-                re-evaluated: it gets this point and this reward in place of its own. It keeps who
+                re-evaluated: it gets this point, unless that of another trial, and this reward in
+                place of its own. It keeps who
                 proposed it and, as far as they are not given again, `feedback` (unless it had
                 failed), `parts`, `constraint_violation`, `data` and `seed`; beside an equal reward
                 also `stderr` and `samples`. Prompts, `best` and reports follow.
@@ -98,7 +99,8 @@ class Tells(Results[Params], Closing):
 
         Raises:
             ParameterError: The point is not in the space; the message names the parameter. Or
-                `instead_of` is not pending, or there is no trial `replaces`.
+                `instead_of` is not pending, or there is no trial `replaces`, or another trial has
+                the point.
             RewardError: The reward is not a number, or not one for each objective; or
                 `constraint_violation` or `stderr` is negative or not finite.
             DataError: An entry of `data` has an unsupported type, or the data are too large.
@@ -168,7 +170,17 @@ class Tells(Results[Params], Closing):
             )
         if result.replaces is None:
             return result
-        return self._corrected(result, state.trials[result.replaces], words)
+        before, key = state.trials[result.replaces], self.space.key
+        same = [t.number for t in state.trials if key(t.values) == key(result.values)]
+        if same and before.number not in same and before.state != "withdrawn":
+            wanted = " or ".join(f"#{n + 1} (Trial.number {n})" for n in same)
+            raise ParameterError(
+                f"replaces: trial #{before.number + 1} (Trial.number {before.number}) is "
+                f"{short(before.params)} with reward {before.reward}, and the point given, "
+                f"{short(self.space.labelled(result.values))}, is that of {wanted}: give that "
+                f"number. If #{before.number + 1} was mistyped, withdraw it first"
+            )
+        return self._corrected(result, before, words)
 
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
@@ -205,7 +217,8 @@ class Tells(Results[Params], Closing):
         if doubt := self.doubt(trial):
             logger.warning("%s", doubt)
         if self._callbacks is not None:
-            self._callbacks.notify("told", trial, self.history.best, self.usage)
+            best = self.history.best
+            self._callbacks.notify("told", trial, best and best.recorded, self.usage)
         self._inform()
         return trial
 

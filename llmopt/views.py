@@ -67,7 +67,8 @@ class Views:
     def to_optuna(self) -> Study:
         """Return the search as an Optuna study in memory.
 
-        Repeated evaluations of a point are one trial with their mean, as in ``pareto``; points
+        Repeated evaluations of a point are one trial with their mean, as in ``pareto``, and each is
+        in ``llmopt:measurements``, with its number from 1; points
         without a result are running trials. The user attribute ``llmopt:label`` is the ``#n`` of
         prompts and reports; ``llmopt:source``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
         who proposed the point, why, and what was seen. Violations are constraints.
@@ -89,7 +90,7 @@ class Views:
             "search" if storage is None else storage.stem,
             search.directions,
             search.metrics,
-            trials_of(search.space, search.history, search.pending_proposals),
+            trials_of(search.space, search.history, search.pending_proposals, search.trials),
             about,
         )
 
@@ -133,7 +134,7 @@ def outcome(history: History, space: Space, recommended: int | None = None) -> s
     ]
     if len(history.directions) > 1:
         return "\n".join(lines) + "\n"
-    one = {trial.number: trial for trial in history.trials}
+    one = {trial.recorded.number: trial for trial in history.trials}
     lucky = min(history.complete, key=History((), (), history.directions).rank, default=None)
     kept = one.get((recommended or 0) - 1, history.best)
     if lucky is not None:

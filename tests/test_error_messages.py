@@ -39,10 +39,12 @@ def make(space: Any = SPACE, client: Any = None, **options: Any) -> LLMOptimizer
     return LLMOptimizer(space, client or ScriptedClient([]), **{"warmup": 0, "seed": 1, **options})
 
 
-def twice() -> LLMOptimizer:
+def twice(*others: float) -> LLMOptimizer:
     optimizer = make()
     for reward in (1.0, 2.0):
         optimizer.tell(POINT, reward)
+    for lr in others:
+        optimizer.tell({**POINT, "lr": lr}, 3.0)
     return optimizer
 
 
@@ -196,6 +198,7 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "a part as a text": lambda: make().tell(POINT, 1.0, parts={"yield": "x"}),
         "parts without names": lambda: make().tell(POINT, 1.0, parts=[1.0, 2.0]),
         "a correction of no trial": lambda: make().tell(POINT, 1.0, replaces=3),
+        "a correction of another trial": lambda: twice(0.75).tell(POINT, 1.0, replaces=2),
         "a point in place of one never asked": lambda: make().tell(POINT, 1.0, instead_of=POINT),
         "both at once": lambda: make().tell(POINT, 1.0, instead_of=POINT, replaces=0),
         "an unknown name of a fixed value": lambda: make().ask(fixed={"lrr": 0.5}),

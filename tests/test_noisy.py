@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize
-from llmopt.errors import FallbackWarning, NoTrialsError
+from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
 from llmopt.policies import PolicySearch
+from llmopt.report_page.page import page
 from llmopt.service import search_file as service
 from llmopt.trackers import Callback
 
@@ -69,6 +70,28 @@ def test_every_view_names_the_same_best(tmp_path):
     }
     assert set(map(str, views.values())) == {"{'x': 0.5}"}, views
     assert "best 9.5 at {'x': 0.5}" in repr(result)
+
+
+def test_a_repeated_point_names_its_measurements(caplog):
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", noisy=True)
+    for x, reward, words in (
+        (0.1, 1.0, ""),
+        (0.1, 1.2, ""),
+        (0.5, 8.0, "loud"),
+        (0.5, 9.0, "calm"),
+    ):
+        optimizer.tell({"x": x}, reward, feedback=words)
+    assert (optimizer.best.number, optimizer.best.measurements) == (2, (2, 3))
+    best = service.status(optimizer)["best"]
+    assert (best["number"], best["measurements"], best["reward"]) == (3, [3, 4], 8.5)
+    place = optimizer.history.best.number  # as prompts count
+    with pytest.raises(ParameterError, match=r"is that of #3 \(Trial.number 2\) or #4"):
+        optimizer.tell(optimizer.best.params, 7.0, replaces=place)
+    optimizer.tell(optimizer.best.params, 7.0, replaces=optimizer.best.number)
+    assert [t.reward for t in optimizer.trials] == [1.0, 1.2, 7.0, 9.0]
+    text = page(optimizer)
+    for said in ("trial 3, trial 4 of", "trial 3: 7; loud", "trial 4: 9; calm"):
+        assert said in text
 
 
 def test_told_errors_count_where_nothing_is_repeated():

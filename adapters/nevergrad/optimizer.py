@@ -143,7 +143,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             "Nevergrad search",
             history.directions,
             (),
-            trials_of(self._parameters.space, history, self._open.values()),
+            trials_of(self._parameters.space, history, self._open.values(), self._trials),
             {
                 "model": client_name(self.client),
                 "prompt": self._asking.prompt.name,

@@ -395,7 +395,7 @@ class PolicySearch(Views, Closing):
         if not named.rewards or named.state != "complete":
             return None
         as_good = named.rewards[0] >= best.rewards[0] - _AS_GOOD * abs(best.rewards[0])
-        return named if as_good else None
+        return named.recorded if as_good else None
 
     def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
         """Choose the best policy on new initial states, and return its trial.
@@ -419,7 +419,7 @@ class PolicySearch(Views, Closing):
             points, known, finalists, lambda i: self._evaluator.evaluate(points[i], fresh)
         )
         sound = place is not None and any(final.mean is not None for final in finals)
-        chosen = trials[place or 0] if sound else self.optimizer.best
+        chosen = trials[place or 0].recorded if sound else self.optimizer.best
         self._chosen = (len(self.optimizer.trials), chosen)
         return chosen
 

@@ -246,7 +246,10 @@ def _rows(
         }
         once = {" ".join(text.split()): name for name, text in reversed(said.items())}
         broken = violated(trial)
-        facts = [*map(text_of, told_of(attrs, "feedback")), text_of(note_of(attrs, "error"))]
+        each = note_of(attrs, "measurements")
+        each = list(map(text_of, each)) if isinstance(each, list) else []
+        facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
+        facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
         facts.append(violations_in_words(broken))
         if state == NO_RESULT and trial.datetime_start and not numbered:
@@ -275,6 +278,7 @@ def _rows(
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(*pair) for pair in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
+            "measurements": ", ".join(line.partition(":")[0] for line in each),
             "infeasible": bool(broken),
             "source": source,
             "who": SOURCES.get(source, source),

@@ -236,6 +236,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
+        "measurements": [n + 1 for n in trial.measurements] if trial.evaluations > 1 else None,
         "point": f"p{trial.asked}" if trial.asked else None,
         "params": plain(space.labelled(trial.values)),
         "instead_of": trial.instead_of and plain(space.labelled(trial.instead_of)),
@@ -291,7 +292,7 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     history = optimizer.history
 
     def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
-        return None if trial is None else of_trial(optimizer, trial)
+        return None if trial is None else of_trial(optimizer, trial.recorded)
 
     if len(history.directions) == 1:
         return {"best": shown(history.best)}
