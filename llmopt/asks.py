@@ -198,20 +198,21 @@ class Asks(Tells[Params]):
     def _propose(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
+        ready = sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
         table = (self.space if fixed is None else fixed.inside).candidates
         if table is not None and not (table.free or self._options.noisy):
-            ready = table.left(now.keys)
-            ready += sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
-            if not ready and fixed is not None:
+            left = table.left(now.keys) + ready
+            if not left and fixed is not None:
                 raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
-            if not ready:
+            if not left:
                 failed = any(t.state == "failed" for t in now.trials)
                 raise SearchStopped(
                     f"all {table.size:,} candidates were proposed: none is left to try"
                     + "; withdraw a failed trial to repeat its run" * failed
                 )
-            n = min(n, ready)
-        interrupted = now.interrupted
+            n = min(n, left)
+        # Queued points wait for no answer; a later ask repeats the interrupted one.
+        interrupted = None if ready >= n else now.interrupted
         base = self._note_facts(now).count if interrupted is None else interrupted
         try:
             made = self._make(n, base, fixed, repeats=interrupted is not None)
@@ -415,7 +416,7 @@ class Asks(Tells[Params]):
                     [run.number for run in scope.runs if run.event.block],
                     {reason: count for reason, count in outcome.rejected.items() if count > 0},
                     outcome.stop,
-                    None if drawn == now.rng else drawn,
+                    None if drawn == now.generator.bit_generator.state else drawn,
                     waiting,
                     completed,
                 )

@@ -367,6 +367,7 @@ def _asked(state: State, event: Asked) -> State:
         usage.rejected[reason] = usage.rejected.get(reason, 0) + times
     if event.rng is not None:
         np.random.default_rng(0).bit_generator.state = event.rng  # what it refuses is not written
+    asked_nobody = event.given > 0 and not new and event.rng is None
     return replace(
         state,
         usage=usage,
@@ -375,9 +376,10 @@ def _asked(state: State, event: Asked) -> State:
         queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
         partial=state.partial[event.completed :],
         warmed=state.warmed + sum(p.source == "warmup" for p in new),
-        paid=(),  # those that were not used belong to an ask that took another way
+        # Replies that were not used belong to an ask that took another way.
+        paid=state.paid if asked_nobody else (),
         runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),
-        open_runs=(),
+        open_runs=state.open_runs if asked_nobody else (),
         barren=state.barren + (not ready and event.stop is None),
         fallbacks=fallbacks,
         stop=_stop(event.stop) or state.stop,

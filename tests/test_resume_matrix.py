@@ -28,6 +28,7 @@ from llmopt import (
     Int,
     LLMOptimizer,
     Reply,
+    ScriptedClient,
     SearchStopped,
     Space,
     minimize,
@@ -304,3 +305,26 @@ def test_it_ends_as_an_uninterrupted_one(name, tmp_path, monkeypatch):
             paid = sum(isinstance(event, Replied) for event in kept)
             assert len(client.requests) == sent - paid, cut
         part.unlink()
+
+
+def test_a_queued_point_waits_for_no_interrupted_request_and_loses_none_of_its_replies(tmp_path):
+    answers = ["no idea", KeyboardInterrupt, "Start from: new\nProposal:\nx: 3"]
+    sent = []
+
+    class Killed(ScriptedClient):
+        def complete(self, request):
+            sent.append(request.digest())
+            if answers[0] is KeyboardInterrupt:
+                raise answers.pop(0)
+            return Reply((Completion(answers.pop(0)),))
+
+    made = {"prompt": "words", "warmup": 0, "storage": tmp_path / "s.jsonl"}
+    with LLMOptimizer({"x": Float(0, 9)}, Killed([]), **made) as optimizer:
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.ask()
+        optimizer.enqueue({"x": 7.0})
+        assert optimizer.ask() == {"x": 7.0}
+        assert len(sent) == 2
+    with LLMOptimizer({"x": Float(0, 9)}, Killed([]), **made) as optimizer:
+        assert optimizer.ask() == {"x": 3.0}
+    assert sent[2:] == [sent[1]]  # the answer that was paid for is there
