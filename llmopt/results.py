@@ -75,6 +75,11 @@ class Results(Views, Account, Generic[Params]):
         return self._journal.state.under_way
 
     @property
+    def unanswered(self) -> bool:
+        """Whether a request has no answer yet, and a later ask repeats it."""
+        return self._journal.state.unanswered or bool(self.calls_under_way)
+
+    @property
     def pending(self) -> list[Params]:
         """The points that `ask` returned and that have no result yet, oldest first.
 

@@ -112,6 +112,7 @@ class State:
         calls: Number of replies.
         paid: Replies that wait for an ask to use them.
         under_way: The calls of one request that nothing has ended: in doubt after a kill.
+        unanswered: Whether the last call was given up before it was sent, and none followed.
         runs: Blocks of asks that settled, in order.
         open_runs: Code that was run since the last ask settled.
         computed: Number of runs so far.
@@ -140,6 +141,7 @@ class State:
     calls: int = 0
     paid: tuple[PaidReply, ...] = ()
     under_way: tuple[Called, ...] = ()
+    unanswered: bool = False
     runs: tuple[Run, ...] = ()
     open_runs: tuple[Run, ...] = ()
     computed: int = 0
@@ -263,7 +265,7 @@ def reduce(state: State, event: Event) -> State:
         case Failed():
             usage = state.usage.copy()
             usage.add_failure(event.requests, event.unpriced, event.cost, event.estimated)
-            return replace(state, usage=usage, under_way=())
+            return replace(state, usage=usage, under_way=(), unanswered=event.requests == 0)
         case Computed():
             return _computed(state, event)
         case Asked():
@@ -284,7 +286,8 @@ def _replied(state: State, event: Replied) -> State:
     usage.add_reply(reply)
     base = state.under_way[0].base if state.under_way else state.count - 1
     paid = (*state.paid, PaidReply(state.calls + 1, event.digest, base, reply))
-    return replace(state, usage=usage, under_way=(), calls=state.calls + 1, paid=paid)
+    calls = state.calls + 1
+    return replace(state, usage=usage, under_way=(), calls=calls, paid=paid, unanswered=False)
 
 
 def _computed(state: State, event: Computed) -> State:
@@ -376,6 +379,7 @@ def _asked(state: State, event: Asked) -> State:
         queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
         partial=state.partial[event.completed :],
         warmed=state.warmed + sum(p.source == "warmup" for p in new),
+        unanswered=state.unanswered and asked_nobody,
         # Replies that were not used belong to an ask that took another way.
         paid=state.paid if asked_nobody else (),
         runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),

@@ -80,6 +80,29 @@ class TestAgentIsTheModel:
         assert "recommends point 1" in ended["next"]
         assert searches.ask("mine") == ended
 
+    def test_an_answer_belongs_to_a_request_or_is_refused(self, searches):
+        self.begun(searches)
+        assert "waiting" not in searches.status("mine")
+        searches.ask("mine")
+        assert "answer()" in searches.status("mine")["waiting"]
+        searches.answer("mine", ANSWER.format(1.5, 4))
+        assert "waiting" not in searches.status("mine")
+        with pytest.raises(LLMOptError, match="your answer was not used: no request waits"):
+            searches.answer("mine", ANSWER.format(2.5, 4))  # of another agent
+        assert searches.status("mine")["usage"]["requests"] == 1
+        searches.ask("mine")
+        searches.enqueue("mine", {"x": 3, "k": 3})
+        unused = searches.answer("mine", ANSWER.format(2.5, 4))
+        assert unused["next"].startswith("your answer was not used: ")
+        assert unused["points"][0]["params"] == {"x": 3.0, "k": 3}
+        (point,) = searches.answer("mine", ANSWER.format(2.5, 4))["points"]
+        assert point["params"] == {"x": 2.5, "k": 4}
+
+    def test_the_shell_says_who_answers(self, searches, tmp_path):
+        self.begun(searches)
+        with pytest.raises(LLMOptError, match=r"of `llmopt mcp`. Give --model"):
+            open_file(tmp_path / "searches" / "mine.json")
+
     def test_one_at_a_time(self, searches):
         self.begun(searches)
         with pytest.raises(LLMOptError, match="one at a time"):
@@ -201,7 +224,7 @@ class TestSearchFolder:
         create(searches, "mine", search)
         searches.tell("mine", {"x": 1, "k": 1}, 1.0)
         with pytest.raises(LLMOptError, match="max_requests=0"):
-            searches.answer("mine", ANSWER.format(1, 2))
+            searches.ask("mine")
 
 
 # -- the official client --------------------------------------------------------------------
@@ -330,6 +353,20 @@ def test_text_that_is_json_stays_text(searches, key, text):
     told = {"name": "mine", "params": {"x": 1, "k": 1}, key: text}
     asyncio.run(server.call_tool("tell", told | ({"reward": 1.0} if key == "feedback" else {})))
     assert searches.trials("mine")[0]["feedback"] == text
+
+
+def test_an_unknown_argument_is_refused_by_its_name(searches):
+    pytest.importorskip("mcp")
+    from llmopt.service.mcp import make_server
+
+    server = make_server(searches)
+    create(searches, "mine", SEARCH)
+    for tool, wrong, near in (("tell", "feedbak", "feedback"), ("ask", "count", "name")):
+        told = {"name": "mine", "params": {"x": 1, "k": 1}, "reward": 1.0}
+        told = told if tool == "tell" else {"name": "mine"}
+        with pytest.raises(Exception, match=f"unknown argument '{wrong}'.*'{near}'"):
+            asyncio.run(server.call_tool(tool, {**told, wrong: "2"}))
+    assert searches.trials("mine") == []
 
 
 def test_no_error_repeats_the_whole_of_a_long_word(searches):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from llmopt._version import __version__
 from llmopt.commands.shared import add_packages_argument
-from llmopt.errors import LLMOptError, needs
+from llmopt.errors import LLMOptError, did_you_mean, needs
 from llmopt.service.mcp_tools import AGENT, SearchFolder
 from llmopt.util.text import shortened
 
@@ -57,7 +58,16 @@ def make_server(searches: SearchFolder) -> Any:
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
 
-    server = MCPServer("llmopt", instructions=_INSTRUCTIONS, version=__version__)
+    class Server(MCPServer):  # which alone would drop arguments of other names
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            valid = inspect.signature(methods[name]).parameters if name in methods else arguments
+            for unknown in [key for key in arguments if key not in valid]:
+                said = f"{name}: unknown argument {unknown!r}; {did_you_mean(unknown, valid)}"
+                raise ToolError(shortened(said))
+            return await super().call_tool(name, arguments, context)
+
+    methods: dict[str, Callable[..., Any]] = {}
+    server = Server("llmopt", instructions=_INSTRUCTIONS, version=__version__)
 
     def tool(function: Callable[..., Any]) -> None:
         @functools.wraps(function)
@@ -67,6 +77,7 @@ def make_server(searches: SearchFolder) -> Any:
             except (LLMOptError, ImportError, ValueError) as error:
                 raise ToolError(shortened(str(error))) from None
 
+        methods[function.__name__] = function
         server.tool()(told)
 
     for method in (

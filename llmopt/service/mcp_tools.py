@@ -21,6 +21,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.description import read_description
 from llmopt.service.search_file import (
+    AGENT,
     MOST_DESCRIPTION,
     leaders,
     of_proposal,
@@ -34,9 +35,6 @@ from llmopt.service.search_file import (
 from llmopt.util.arguments import whole_number
 from llmopt.util.files import make_folder, read_mapping, write_bytes_atomically
 from llmopt.util.text import short
-
-AGENT = "agent"
-"""The model of a search whose requests the agent answers itself."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MOST_SEARCHES = 1000
@@ -61,10 +59,10 @@ class _AgentClient:
     local = True  # an aborted call is free
 
     def __init__(self, answer: str | None = None) -> None:
-        self._answer = answer
+        self.answer = answer
 
     def complete(self, request: Request) -> Reply:
-        answer, self._answer = self._answer, None
+        answer, self.answer = self.answer, None
         if answer is None:
             raise _Unanswered(request)
         return Reply((Completion(answer),), AGENT, 0, 0, 0, cost=0.0)
@@ -205,7 +203,12 @@ class SearchFolder:
             with contextlib.suppress(FileExistsError):  # another server was quicker
                 write_bytes_atomically(described, text.encode() + b"\n", anew=True)
         if _read(described) != json.loads(text):
-            raise LLMOptError(f"there is another search {name!r}: take another name")
+            there, here = _read(described), json.loads(text)
+            other = [k for k in {**there, **here} if there.get(k) != here.get(k)]
+            raise LLMOptError(
+                f"there is another search {name!r}, with other {', '.join(other)} "
+                f"({other[0]}: {short(there.get(other[0]))}): take another name, or give the same"
+            )
         return self.status(name)
 
     def list_searches(self) -> list[dict[str, Any]]:
@@ -251,7 +254,15 @@ class SearchFolder:
         with self._search(name, text) as optimizer:
             if not isinstance(optimizer.client, _AgentClient):
                 raise LLMOptError(f"search {name!r} has its own model: call ask")
-            return self._ask(optimizer, 1, fixed)
+            if not optimizer.unanswered:
+                raise LLMOptError(
+                    "your answer was not used: no request waits for one, perhaps because another "
+                    "agent has answered it. ask() returns the next point or request"
+                )
+            found = self._ask(optimizer, 1, fixed)
+            if optimizer.client.answer is not None:  # a point was queued, say
+                found["next"] = f"your answer was not used: no request was due. {found['next']}"
+            return found
 
     def _ask(
         self, optimizer: LLMOptimizer[Any], n: int, fixed: dict[str, Any] | None

@@ -45,6 +45,9 @@ _EXAMPLES = {
     ".toml": 'model = "smollm2", direction = "minimize" and space.x = {type = "number", minimum = '
     "0, maximum = 1}",
 }
+AGENT = "agent"
+"""The model of a search of `llmopt mcp` whose requests the agent answers itself."""
+
 MOST_DESCRIPTION = 1_000_000
 """Bytes of a description of a search."""
 
@@ -110,6 +113,11 @@ def open_file(
 
 def _check_harmless(path: Path, model: object) -> None:
     """Raise if a file alone would decide where prompts and keys go, or what is read or run."""
+    if model == AGENT:
+        raise LLMOptError(
+            f"{path}: an agent answers the requests of this search, by ask() and answer() of "
+            "`llmopt mcp`. Give --model to ask another one here"
+        )
     if names_a_place(str(model)):
         said = cut(str(model), 100)
         raise StorageError(
@@ -236,6 +244,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
+        "evaluations": trial.evaluations if trial.measurements else None,
         "measurements": [n + 1 for n in trial.measurements] if trial.evaluations > 1 else None,
         "point": f"p{trial.asked}" if trial.asked else None,
         "params": plain(space.labelled(trial.values)),
@@ -271,6 +280,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         usage = replace(
             usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
         )
+    elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
+        waiting["waiting"] = "a request waits for answer(); ask() shows it"
     return {
         "trials": len(without_withdrawn(optimizer.trials)),
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
