@@ -195,18 +195,22 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     state = str(cells.get("state", "complete")).lower()
     by_name = len(objectives) == 1 and "reward" not in row and objectives[0] in row
     columns = list(objectives) if by_name else ["reward"]
-    for names in (range(len(objectives)), objectives) if len(objectives) > 1 else ():
-        several = [f"reward_{name}" for name in names]
-        columns = several if all(name in row for name in several) else columns
+    if len(objectives) > 1:  # the form of which the row has most
+        forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
+        forms += [list(objectives)] if objectives[0] != "0" else []
+        columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
-    elif columns[0] not in row and state == "complete":
-        wanted = "'reward'" if len(objectives) == 1 else f"'reward_{objectives[0]}'"
-        wanted += f" or {objectives[0]!r}" * (len(objectives) == 1 and objectives[0] != "0")
+    elif state == "complete" and (missing := [name for name in columns if name not in row]):
+        names = [objectives[0]] if len(objectives) == 1 and objectives[0] != "0" else []
+        wanted = " or ".join(map(repr, [missing[0], *names]))
         trouble = f"no reward found; rename its column to {wanted}"
+        if len(missing) < len(columns):
+            there = next(name for name in columns if name in row)
+            trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     for name in ("stderr", "constraint_violation"):
         if name in words:

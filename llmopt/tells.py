@@ -302,7 +302,7 @@ class Tells(Results[Params], Closing):
                 table are the parameters' names (with or without the ``params_`` of
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
-                part. A single objective's own name can replace ``reward``. A row with none of the
+                part. An objective's own name can replace ``reward``. A row with none of the
                 reward columns is refused.
 
         Returns:

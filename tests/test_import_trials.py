@@ -99,6 +99,20 @@ def test_every_source_gives_the_same_trials(kind, tmp_path):
     assert len(optimizer.trials) == 3
 
 
+def test_the_columns_of_several_objectives_have_one_form():
+    def rows(*names):
+        return [{"lr": 0.5, **dict(zip(names, (1.0, 2.0), strict=True))}]
+
+    search = make({"lr": Float(0.0, 1.0)}, {"a": "minimize", "b": "maximize"}, noisy=True)
+    mixed = search.import_trials(rows("reward_a", "b"))
+    assert "there is a column 'reward_a', and none for 'reward_b'" in str(mixed)
+    assert "rename its column to 'reward_a'" in str(search.import_trials([{"lr": 0.5}]))
+    for names in (("a", "b"), ("reward_a", "reward_b"), ("reward_0", "reward_1")):
+        report = search.import_trials(rows(*names))
+        assert report.rows[0].outcome == ("taken" if "a" in names else "known")
+        assert report.notes == ()
+
+
 def test_rows_of_another_space_are_refused_and_each_is_reported(tmp_path):
     old = stored(tmp_path / "old.jsonl")
     report = make({"rate": Float(0.0, 1.0)}).import_trials(old)

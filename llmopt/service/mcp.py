@@ -11,7 +11,8 @@ from typing import Any
 from llmopt._version import __version__
 from llmopt.commands.shared import add_packages_argument
 from llmopt.errors import LLMOptError, did_you_mean, needs
-from llmopt.service.mcp_tools import AGENT, SearchFolder
+from llmopt.service.mcp_tools import SearchFolder
+from llmopt.service.search_file import AGENT
 from llmopt.util.text import shortened
 
 _INSTRUCTIONS = f"""\
