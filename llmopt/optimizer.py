@@ -32,9 +32,7 @@ from llmopt.callbacks import Callbacks, Search, check_callbacks
 from llmopt.client.base import Client
 from llmopt.client.folder import FolderClient
 from llmopt.client.model_string import get_client, one_model
-from llmopt.errors import (
-    StorageError,
-)
+from llmopt.errors import LLMOptError, StorageError
 from llmopt.evaluations import (
     read_objectives,
 )
@@ -49,7 +47,7 @@ from llmopt.points import (
     start_points,
     warmup_points,
 )
-from llmopt.prompt import Prompt
+from llmopt.prompt import Prompt, check_prompt_for, get_prompt, is_shipped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.resume import arguments_of, check_same, stored_client
 from llmopt.space import Dimension, Space
@@ -282,7 +280,14 @@ class LLMOptimizer(Asks[Params]):
         if client is None and named is None:
             model: str | Client = stored_client(started.options.get("client"), path)
         else:
-            model = one_model(client, named)
+            model = get_client(one_model(client, named))
+            stored: Any = started.options.get("prompt")
+            if "prompt" not in options and is_shipped(stored):
+                try:
+                    check_prompt_for(get_prompt(stored), model)
+                except ValueError as error:
+                    why, remedy = str(error).rpartition(": ")[0], 'prompt="auto", or another model'
+                    raise LLMOptError(f"{path}: {why}: give {remedy}") from error
         try:
             arguments = arguments_of(started, {**options, "client": model}, path)
             optimizer = cls(**arguments)

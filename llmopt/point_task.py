@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -61,6 +61,8 @@ class Asking:
         seeded: Whether a repeated point takes another seed.
         notes: Further lines for the prompt.
         explores: Whether the prompt explores branches itself; not beside an Optuna sampler.
+        refusal: Returns why a flat point is not taken, for what the space does not hold; empty if
+            it is taken.
     """
 
     prompt: Prompt
@@ -72,6 +74,7 @@ class Asking:
     seeded: bool = False
     notes: tuple[str, ...] = ()
     explores: bool = True
+    refusal: Callable[[tuple[Value, ...]], str] | None = None
 
     def with_tool(self, tool: Tool | None) -> Asking:
         """Return the same for a model that computes with a tool, or not at all."""
@@ -302,6 +305,8 @@ class PointTask:
         if broken := self._inside.broken(values):
             amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
             raise Unusable("constraint", f"this point breaks {amounts}", text)
+        if self.asking.refusal is not None and (why := self.asking.refusal(values)):
+            raise Unusable("constraint", why, text)
 
     def _candidate(self, values: tuple[Value, ...], text: str) -> tuple[tuple[Value, ...], bool]:
         """Return the candidate that a point is, and whether it is another point.
@@ -320,6 +325,11 @@ class PointTask:
             return table.nearest(values, seen, equal_first=False), True
         near = describe_params(table.nearest(values, seen), self.space, self.labels)
         raise Unusable("candidate", f"this point does not exist; the nearest one is {near}", text)
+
+    def repeats(self, proposal: Proposal) -> bool:
+        """Whether the point of a proposal was evaluated before."""
+        key = self.space.key
+        return any(key(t.values) == key(proposal.values) for t in self.known.complete)
 
     def describe(self, reading: Reading) -> str:
         """Return a point that is not used in words."""

@@ -145,6 +145,9 @@ class Task(Protocol):
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Return a new proposal, or raise `Unusable`."""
 
+    def repeats(self, proposal: Proposal) -> bool:
+        """Whether its point was evaluated before, so that the prompt shows the words of then."""
+
     def describe(self, reading: Reading) -> str:
         """Return a point that is not used in words, for the model."""
 
@@ -378,9 +381,11 @@ class _Loop:
                 outcome.rejected[fault.kind] += 1
         if first is not None:
             raise first
-        if dropped and proposals:  # the model reads it beside the last point
-            words = with_dropped(proposals[-1].explanation, dropped)
-            proposals[-1] = replace(proposals[-1], explanation=words)
+        if dropped and proposals:  # the model reads it beside the last new point
+            news = [i for i, p in enumerate(proposals) if not self._task.repeats(p)]
+            last = news[-1] if news else -1
+            words = with_dropped(proposals[last].explanation, dropped)
+            proposals[last] = replace(proposals[last], explanation=words)
         outcome.proposals += proposals
 
     def _reason(self, reading: Reading) -> str:

@@ -593,7 +593,16 @@ def in_the_corner(x) -> float:
 
 
 class TestConstraints:
-    def test_random_points_follow_where_it_refuses_all_and_it_is_said_once(self):
+    def test_the_model_is_asked_again_and_only_evaluated_points_count(self):
+        client = ScriptedClient(points((0.5, 0.5), (2, 2)))
+        optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
+        optimizer.parametrization.register_cheap_constraint(in_the_corner)
+        assert optimizer.ask().value.tolist() == [2, 2]
+        assert "this point violates the constraint" in client.requests[1].text
+        assert optimizer.usage.proposals == {"llm": 1}
+        assert optimizer.usage.rejected == {"constraint": 1}
+
+    def test_random_points_follow_where_it_refuses_all_and_it_is_said(self):
         refused = points(*((0.5, i / 99) for i in range(99)))
         client = ScriptedClient(lambda request: refused.pop())
         optimizer = make(client, P.Array(shape=(2,), lower=-3, upper=3), 20)
@@ -604,10 +613,10 @@ class TestConstraints:
                 candidate = optimizer.ask()
                 assert candidate.satisfies_constraints()
                 optimizer.tell(candidate, 1.0)
-        (said,) = [str(w.message) for w in caught if w.category is FallbackWarning]
-        assert "constraint" in said
-        assert count(client) == optimizer.num_ask == 3
-        assert optimizer.usage.fallbacks > 1
+        said = [str(w.message) for w in caught if w.category is FallbackWarning]
+        assert ["constraint" in text for text in said] == [True] * 3
+        assert (count(client), optimizer.num_ask) == (9, 3)
+        assert optimizer.usage.proposals == {"fallback": 3}
         assert {t.source for t in optimizer.history.trials} == {"fallback"}
 
     def test_one_that_is_a_layer_moves_points_and_the_model_sees_where(self):

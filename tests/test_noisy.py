@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from contextlib import closing
 from random import Random
 
@@ -92,6 +93,23 @@ def test_a_repeated_point_names_its_measurements(caplog):
     text = page(optimizer)
     for said in ("trial 3, trial 4 of", "trial 3: 7; loud", "trial 4: 9; calm"):
         assert said in text
+
+
+def test_the_reason_of_a_skipped_point_stands_beside_a_new_one():
+    several = "\n\n".join(
+        f"Hypothesis: h{i}\nStart from: new\nProposal: x: {x}"
+        for i, x in enumerate((0.25, 0.5, 7), start=1)
+    )
+    client = ScriptedClient([FIRST, several, FIRST])
+    optimizer = LLMOptimizer(
+        SPACE, client, "words", warmup=0, noisy=True, points=3, out_of_range="reject"
+    )
+    for x in (0.5, 0.25, 0.5):
+        point = optimizer.ask()
+        assert point == {"x": x}
+        optimizer.tell(point, 1.0)
+    optimizer.ask()
+    assert re.search("left out of that answer:.*7", client.requests[-1].text)
 
 
 def test_told_errors_count_where_nothing_is_repeated():

@@ -16,7 +16,7 @@ import pytest
 from stubs import Gate
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
-from llmopt.errors import StorageError
+from llmopt.errors import LLMOptError, StorageError
 
 
 def answer(request):
@@ -71,6 +71,15 @@ def test_a_closed_optimizer_refuses_before_it_pays(tmp_path):
         with pytest.raises(StorageError, match="is closed"):
             optimizer.ask()
     assert len(optimizer.client.requests) == paid == optimizer.usage.requests
+
+
+def test_a_model_that_does_not_suit_the_prompt_of_a_file_is_no_damage(tmp_path):
+    with search(tmp_path / "a.jsonl") as optimizer:
+        go(optimizer, 1)
+    told = "'network' reads numbers alone, .*: give prompt=\"auto\", or another model"
+    with pytest.raises(LLMOptError, match=told):
+        LLMOptimizer.load(tmp_path / "a.jsonl", "network")
+    assert LLMOptimizer.load(tmp_path / "a.jsonl", "network", prompt="auto").trials
 
 
 def test_a_removed_file_is_noticed_before_anything_is_paid(tmp_path):

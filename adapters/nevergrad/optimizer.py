@@ -195,9 +195,9 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         """Return a point to evaluate.
 
         One request to the model fills as many calls as there are free workers, or
-        `batch_size` if that is more. Under a cheap constraint, one batch is asked for and
-        points that satisfy it are kept for later calls; if none does, random points are
-        sampled until one does.
+        `batch_size` if that is more. A point that violates a cheap constraint is refused, and the
+        model is asked again within `attempts`; then random points are sampled until one satisfies
+        it.
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached.
@@ -224,6 +224,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         else:
             # A constraint that is a layer of the parametrization moves points by itself.
             moved = self._parameters.moved(candidate, proposal.values)
+            self._ledger.settle([proposal.source], {})
             proposal = proposal if moved is None else replace(proposal, values=moved)
         self._open[candidate.uid] = proposal
         return candidate
@@ -237,7 +238,6 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         else:  # a cheap constraint refused every point of the batch
             rng = np.random.default_rng(self._rng.randint(2**32, dtype=np.uint32))
             proposal = Proposal(self._parameters.draw(rng), "fallback")
-            self._ledger.settle(["fallback"], {})
             if not self._warned:
                 self._warned = True
                 warn_user(
@@ -263,7 +263,6 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         missing = self._n_warmup - len(self._trials) - len(history.pending)
         if missing > 0:
             proposals = self._warm_up(min(wanted, missing), rng, seen)
-            self._ledger.settle([p.source for p in proposals], {})
             self._ready.extend(proposals)
             return
         try:
@@ -287,7 +286,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
     ) -> Outcome:
         """Return at least one point of the model or its partners, or raise at the end."""
         space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
-        asking = replace(self._asking, notes=self._notes())
+        asking = replace(self._asking, notes=self._notes(), refusal=self._refusal)
         before = [Block.read(run.event.result) for run in self._ledger.state.runs]
         waiting = [p.source for p in (*self._open.values(), *self._ready)]
         outcome = propose_in_turns(
@@ -297,13 +296,20 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
         state, most = self._ledger.state, self._asking.options.max_fallbacks
         if text := fill(outcome, space, rng, n, seen, client_name(self.client), state, most):
+            self._warned = True
             warn_user(text)
-        self._ledger.settle([p.source for p in outcome.proposals], {})
         if outcome.stop is not None:
             self._end = SearchStopped(*outcome.stop)
             if not outcome.proposals:
                 raise self._end
         return outcome
+
+    def _refusal(self, values: tuple[Value, ...]) -> str:
+        """Return why a point of the model is not evaluated, if it violates a cheap constraint."""
+        if not self._cheap_violation(self._parameters.spawn(self.parametrization, values)):
+            return ""
+        self._refused.append(values)
+        return "this point violates the constraint on the points"
 
     def _wanted(self) -> int:
         wanted: int = max(self.num_workers - len(self._open), self._batch_size)
@@ -317,7 +323,9 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         for _ in range(n):
             values = self._parameters.initial
             for _ in range(_DRAWS):
-                if space.key(values) not in taken and space.admits(values):
+                candidate = self._parameters.spawn(self.parametrization, values)
+                good = space.admits(values) and not self._cheap_violation(candidate)
+                if good and space.key(values) not in taken:
                     break
                 values = self._parameters.draw(rng)
             taken.add(space.key(values))

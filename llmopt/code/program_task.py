@@ -218,6 +218,10 @@ class ProgramTask:
         if self.candidate is not None:
             self.candidate.close()
 
+    def repeats(self, proposal: Proposal) -> bool:
+        """A program is never evaluated again."""
+        return False
+
     def describe(self, reading: Reading) -> str:
         """Return the first line of a program that is not used."""
         answer: CodeAnswer = reading.values[0]
