@@ -18,6 +18,7 @@ from llmopt import ScriptedClient
 from llmopt.errors import LLMOptError, SpaceError
 from llmopt.policies import EnvMaker, LinearPolicy, PolicySearch, describe_environment
 from llmopt.policies.words.describe import MAX_WORDS, probe_bounds
+from llmopt.policies.words.docstrings import meanings
 from llmopt.policies.words.naming import slug
 from llmopt.policies.words.physics import MAX_PHYSICS, describe_physics
 from llmopt.policies.words.task_words import describe_parameters, describe_task
@@ -159,6 +160,12 @@ def test_names_are_those_of_the_tables():
     assert names(cart.actions) == ["left", "right"]
     assert names(describe_environment(made("Pendulum-v1")).observations)[0] == "cos_theta"
     assert names(describe_environment(Tank()).observations) == ["level", "inflow"]
+
+
+def test_a_column_of_units_is_read():
+    rows = "| Num | Observation | {} |\n| --- | --- | --- |\n| 0 | level | {} |\n| 1 | on | - |"
+    assert meanings(rows.format("Unit", "m"), 2) == ["level (m)", "on"]
+    assert meanings(rows.format("Type (Unit)", "depth (m)"), 2) == ["level (m)", "on"]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,12 @@ def numbered(text: str) -> tuple[dict[int, str], list[str]]:
         if not head:
             head = [c.lower() for c in cells]
         elif head[0] in _NUMBER_HEADS and len(cells) > 1 and len(head) > 1:
-            units = [c for c, h in zip(cells, head, strict=False) if "unit" in h]
+            # "Type (Unit)" has "angle (rad)", "Unit" has "rad"
+            units = [
+                f"({c})" if h in ("unit", "units") and c.strip("-–—") and "(" not in c else c
+                for c, h in zip(cells, head, strict=False)
+                if "unit" in h
+            ]
             unit = re.search(r"\(([^()]+)\)", units[0] if units else "")
             meaning = plain(cells[1]) + (f" ({unit[1]})" if unit else "")
             if cells[0].isdigit():
