@@ -31,8 +31,18 @@ from llmopt.prompt import (
 from llmopt.prompt.python_block import Computed, ToolFacts
 from llmopt.space import Categorical, Float, Int, Space
 
-WORDING = (16, "1fb404401bda")
-"""Version of the prompts, and a digest of their templates."""
+VERSION = 16
+WORDING = {
+    "_history": "35c9f1f0e8d8",
+    "_laboratory": "d588da64bc9e",
+    "_now": "bdf154c47d45",
+    "opro": "c423a048f5b8",
+    "props-ab": "1b4f0bb350f1",
+    "props-plus": "b63d566ba6af",
+    "props": "71c00a459693",
+    "words": "930b65d1676e",
+}
+"""A digest of each template of this version of the prompts; a new template is a new line."""
 
 BOX = Space.of(gym.spaces.Box(-6, 6, (3,)))
 PAIR = Space({"x": Float(-6, 6), "y": Float(-6, 6)}, decimals=1)
@@ -635,9 +645,9 @@ def test_complaints_are_dropped_before_giving_up():
 
 
 def test_reworded_prompts_have_another_version():
-    templates = sorted(Path(llmopt.prompt.__file__).parent.glob("templates/*.j2"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in templates)).hexdigest()
-    assert (PROMPT_VERSION, digest[:12]) == WORDING, (
+    templates = Path(llmopt.prompt.__file__).parent.glob("templates/*.j2")
+    digests = {t.stem: hashlib.sha256(t.read_bytes()).hexdigest()[:12] for t in templates}
+    assert (PROMPT_VERSION, digests) == (VERSION, WORDING), (
         "a template changed: raise PROMPT_VERSION (llmopt/client/base.py), so that recordings of "
-        "the former wording still replay, and put both here"
+        "the former wording still replay, and put its digest here"
     )
