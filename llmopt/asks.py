@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
@@ -443,7 +444,14 @@ class Asks(Tells[Params]):
                 ``"drag(v): the drag in N at v m/s"``.
 
         The functions are not stored: call this again after a resume.
+
+        Raises:
+            ValueError: `source` is no Python.
         """
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"equip(): expected Python source: {error}") from None
         if self._asking.tool is None:
             return
         values = dict(values or {})
@@ -509,7 +517,9 @@ class Asks(Tells[Params]):
         if trial is not None:
             number, count = whole_number("trial", trial, 0) + 1, len(state.trials)
             if number > count:
-                raise ParameterError(f"there is no trial #{number}, but {count}")
+                raise ParameterError(
+                    f"trial={trial}: expected the number of one of {count} trials, counted from 0"
+                )
             if state.trials[number - 1].state == "withdrawn":
                 raise ParameterError(f"trial #{number} was withdrawn before; nothing is left of it")
             return Withdrawn(queued=False, trial=number - 1)

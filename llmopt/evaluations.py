@@ -215,6 +215,10 @@ def _rewards(
     if reward is None:
         return None, "no reward"
     if wanted == 1 and isinstance(reward, (tuple, list)) and len(reward) > 1:
+        if any(isinstance(each, str) for each in reward):
+            raise RewardError(
+                f"reward={short(reward)}: expected a single real number; give words as feedback="
+            )
         given = ", ".join(['"minimize"'] * len(reward))
         raise RewardError(
             f"reward={short(reward)}: expected a single real number; for {len(reward)} objectives "

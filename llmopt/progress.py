@@ -250,8 +250,8 @@ def say_resumed(optimizer: Results[Any], total: int) -> None:
         if best is not None and len(optimizer.directions) > 1:
             found = f"{len(optimizer.history.pareto_front)} on the Pareto front"
         print(
-            f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} "
-            f"trials, {found}: resuming",
+            f"llmopt: {optimizer.storage} holds {done} of {max(total, done)} trials, {found}: "
+            + ("resuming" if done < total else f"{total} includes these; ask for more to resume"),
             file=sys.stderr,
         )
 

@@ -117,7 +117,7 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     assert json.loads(shell("withdraw", "--trial", "1", *reason))["trials"] == 0
     assert '"feedback": "wrong bottle"' in shell("status", "--trials")
     for wrong, said in (
-        (("--trial", "2"), "there are 1 trials"),
+        (("--trial", "2"), "one of 1 trials, counted from 1"),
         (("--trial", "1"), "withdrawn before"),
         (reason, "the number of a trial, to which `feedback` belongs"),
     ):
@@ -144,7 +144,7 @@ def test_the_latest_trial_never_happened_and_keeps_its_number(tmp_path):
     for t in (10, 20):
         optimizer.tell({"t": t, "k": 1, "c": "a"}, float(t), data={"curve": [1.0, t]})
     optimizer.withdraw(trial=1, feedback="wrong bottle")
-    with pytest.raises(ValueError, match="no trial #3, but 2"):
+    with pytest.raises(ValueError, match="trial=2: expected the number of one of 2 trials"):
         optimizer.withdraw(trial=2)
     optimizer.tell({"t": 30, "k": 1, "c": "a"}, 3.0, data={"curve": [2.0]})
     optimizer.ask()

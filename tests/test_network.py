@@ -47,6 +47,16 @@ def test_the_optuna_sampler_and_the_nevergrad_optimizer_take_it():
     assert abs(found.value - 2) < 0.5
 
 
+def test_a_free_model_may_be_asked_for_nothing(tmp_path, capsys):
+    made = {"seed": 0, "max_cost": 0, "storage": tmp_path / "s.jsonl", "progress": True}
+    space = {"x": llmopt.Float(0, 1)}
+    found = llmopt.minimize(lambda p: p["x"], space, 6, "network", warmup=2, **made)
+    assert (len(found.trials), found.usage.fallbacks) == (6, 0)
+    llmopt.minimize(lambda p: p["x"], space, 3, "network", warmup=2, **made)
+    assert "holds 6 of 6 trials" in (said := capsys.readouterr().err)
+    assert "3 includes these; ask for more to resume" in said
+
+
 def test_as_a_partner_it_costs_no_request_and_searches_choices_too():
     from llmopt import ScriptedClient
 

@@ -24,9 +24,11 @@ from nevergrad.parametrization._datalayers import Angles  # noqa: E402
 from llmopt import (  # noqa: E402
     ClientError,
     FallbackWarning,
+    Float,
     Int,
     LLMOptError,
     MissingKeyError,
+    RewardError,
     ScriptedClient,
     SearchStopped,
     SpaceError,
@@ -579,6 +581,14 @@ class TestSeeds:
 
         assert run(12, 1) == run(12, 2)
         assert run(12, 1) != run(13, 1)
+
+
+def test_words_in_a_loss_and_a_space_of_llmopt_are_refused_with_the_way_out():
+    optimizer = make(ScriptedClient([]), P.Scalar(lower=0, upper=1), 5)
+    with pytest.raises(RewardError, match="words go to tell_feedback"):
+        optimizer.tell(optimizer.parametrization.spawn_child(), (0.3, "words"))
+    with pytest.raises(TypeError, match="expected a parametrization of Nevergrad"):
+        ParametrizedLLM(model=ScriptedClient([]))({"x": Float(0, 1)}, budget=5)
 
 
 # -- constraints, several objectives, failures ---------------------------------------------

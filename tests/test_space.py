@@ -242,7 +242,7 @@ BOX = spaces.Box(np.float32([0, -np.inf]), np.float32([1, 5]))
 REFUSED = [
     (lambda: Float(0, 1, log=True), "log=True needs low > 0"),
     (lambda: Float(0, math.inf), "high=inf is not a finite number"),
-    (lambda: Float(0, 1, step=0), "step=0.0 is not positive"),
+    (lambda: Float(0, 1, step=0), "step=0.0: give a step above 0"),
     (lambda: Float(1, 2, step=0.1, log=True), "do not go together"),
     (lambda: Float(-1e308, 1e308), "too large for a float"),
     (lambda: Float(0, 1, step=1e-13), "too small to tell its values apart"),

@@ -51,7 +51,7 @@ from llmopt.util.arguments import (
     whole_number,
     whole_or_auto,
 )
-from llmopt.util.text import cut
+from llmopt.util.text import a_type, cut, short
 from llmopt.views import Views, outcome
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         if budget is not None:
             budget = whole_number("budget", budget, 1)
         start = whole_or_auto("warmup", warmup, 0, MOST_POINTS)
+        if not isinstance(parametrization, p.Parameter | int | np.integer):
+            raise TypeError(
+                f"got {a_type(parametrization)}: expected a parametrization of Nevergrad, such as "
+                "ng.p.Instrumentation(x=ng.p.Scalar(lower=0, upper=1)), or a number of variables"
+            )
         super().__init__(parametrization, budget=budget, num_workers=num_workers)
         self._parameters = ParameterSpace(self.parametrization, constraints)
         options.setdefault("total", budget)
@@ -388,6 +393,13 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         if constraint_violation is not None:
             amounts = np.maximum(np.asarray(constraint_violation, dtype=float), 0.0)
             self._violation = float(np.sum(amounts))
+        try:
+            np.asarray(loss, dtype=float)
+        except (TypeError, ValueError):
+            raise RewardError(
+                f"loss={short(loss)}: expected a number, or one for each objective; words go to "
+                "tell_feedback(candidate, words)"
+            ) from None
         try:
             super().tell(candidate, loss, constraint_violation, penalty_style)
         finally:

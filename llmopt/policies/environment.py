@@ -44,6 +44,11 @@ class EnvMaker:
                 "such as [gymnasium.wrappers.ClipAction]"
             )
         self._wraps = tuple(wrappers)
+        if env is gym.Env:
+            raise LLMOptError(
+                "env=gymnasium.Env: got the base of all environments; expected one, such as "
+                "'CartPole-v1', or a function or class that makes one"
+            )
         if isinstance(env, gym.Env):
             if env.spec is None:
                 raise LLMOptError(

@@ -201,6 +201,8 @@ class BoundPolicy:
 
     def _act(self, observation: Any) -> Any:
         outputs, acts = self.scores(observation), self.policy.action_space
+        if np.isnan(outputs).any():
+            raise ParameterError(f"observation={short(observation)}: it has NaN; expected numbers")
         if not isinstance(acts, spaces.Box):
             return int(outputs.argmax()) + int(getattr(acts, "start", 0))
         values = outputs.reshape(acts.shape)

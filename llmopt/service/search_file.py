@@ -362,7 +362,7 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     count = len(optimizer.trials)
     if type(value) is not int or not 1 <= value <= count:
         raise LLMOptError(
-            f"{name}={short(value)}: expected the `number` of a trial; there are {count} trials"
+            f"{name}={short(value)}: expected the `number` of one of {count} trials, counted from 1"
         )
     return value - 1
 

@@ -141,7 +141,8 @@ def _read(text: str, names: Sequence[str]) -> list[Constraint]:
     try:
         tree = ast.parse(replaced, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise SpaceError(_EXAMPLE) from None
+        single = re.search(r"(?<![<>=!])=(?!=)", text)
+        raise SpaceError("write == in place of =; " * bool(single) + _EXAMPLE) from None
     if not isinstance(tree, ast.Compare):
         raise SpaceError(_EXAMPLE)
     sides = [tree.left, *tree.comparators]

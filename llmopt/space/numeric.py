@@ -97,8 +97,8 @@ class _Number(BaseDimension):
             trouble = f"low={low!r} is above high={high!r}; swap them."
         elif self.log and low <= 0:
             trouble = f"log=True needs low > 0, got low={low!r}; raise it, or leave log out."
-        elif step is not None and step <= 0:
-            trouble = f"step={step!r} is not positive; give a step above 0."
+        elif step is not None and (step <= 0 or 0 < high - low < step):
+            trouble = f"step={step!r}: give a step above 0, and no larger than the range."
         elif self.log and step is not None and not (isinstance(self, Int) and step == 1):
             trouble = f"log=True and step={step!r} do not go together; leave one of them out."
         elif isinstance(self, Float) and not math.isfinite(high - low):
