@@ -586,7 +586,11 @@ def _remedy(raised: Exception | None, optimizer: LLMOptimizer[Any]) -> str:
     if raised is None:
         remedy = "Fix the function: is a return missing? None means a failed evaluation"
     else:
-        remedy = f"Mend the cause of the {type(raised).__name__} in the function"
+        name = type(raised).__name__
+        remedy = (
+            f"Fix the cause of the {name} in the function; if it marks bad points, begin with good "
+            "ones, as start="
+        )
     if optimizer.storage is None:
         return remedy
     return f"{remedy}. Then rerun the script to resume from {optimizer.storage}"

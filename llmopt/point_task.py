@@ -435,7 +435,7 @@ def fill(
     outcome.proposals += sample_fallbacks(space, seen, rng, missing)
     if outcome.capped:
         return (
-            f"points are sampled at random from here on, and counted in usage.fallbacks: "
+            "points are sampled at random from here on, and counted in usage.fallbacks: "
             f"{outcome.trouble}"
         )
     return (

@@ -19,6 +19,7 @@ from llmopt.util.text import a_type, clean
 
 logger = logging.getLogger(__name__)
 
+_STUDY = "For an Optuna study call llmopt.report(optuna.load_study(...), path)"
 _STORAGES = ("optimizer.jsonl", "search.jsonl")  # in the folder of a run, of policies or of code
 
 
@@ -72,7 +73,8 @@ def open_search(path: str) -> tuple[Any, str]:
                 "Give such a folder, or a storage file"
             )
         return _stored(storage), clean(file.resolve().name)
-    _head(file)
+    if _head(file).startswith(b"SQLite format"):
+        raise StorageError(f"{file} is a database, not a storage file of llmopt. {_STUDY}")
     described = file.suffix in (".toml", ".json")
     if described and {"space", "candidates"} & read_mapping(file).keys():
         storage = file.with_suffix(".jsonl")
@@ -89,10 +91,7 @@ def _head(path: Path) -> bytes:
         with open_file(path) as file:
             return bytes(file.read(200)).lstrip()
     except OSError as error:
-        remedy = "" if path.exists() else (
-            "; give a storage file or a run folder. For an Optuna study call "
-            "llmopt.report(optuna.load_study(...), path)"
-        )  # fmt: skip
+        remedy = "" if path.exists() else f"; give a storage file or a run folder. {_STUDY}"
         raise StorageError(f"cannot read {path}: {error.strerror}{remedy}") from error
 
 
@@ -110,7 +109,7 @@ def stored_search(path: Path) -> LLMOptimizer[Any]:
     """
     model = str(read_started(path).options.get("client") or "none")
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
-    client = ScriptedClient([], name=model)
+    client = ScriptedClient.nobody(model)
     if (table := _table(path)) is not None:
         try:
             return LLMOptimizer.load(path, client, **nobody, candidates=table)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmopt.client.base import client_name
 from llmopt.errors import needs
 from llmopt.history import History, Trial
+from llmopt.journal import Journal
 from llmopt.optuna_study import study_of, trials_of
 from llmopt.prompt.log import Log
 from llmopt.report_page.page import write_page
@@ -64,6 +65,8 @@ class Views:
     Subclasses are a search, or hold one as ``optimizer``.
     """
 
+    _journal: Journal
+
     def to_optuna(self) -> Study:
         """Return the search as an Optuna study in memory.
 
@@ -78,11 +81,18 @@ class Views:
         Raises:
             ImportError: Optuna is not installed.
         """
-        search: Any = getattr(self, "optimizer", self)
+        if hasattr(self, "optimizer"):
+            study: Study = self.optimizer.to_optuna()
+            return study
+        search: Any = self
+        started = self._journal.state.started  # a file that is only read has its own model
+        stored = started.options if started else {}
+        prompt = stored.get("prompt")
         about = {
-            "model": client_name(search.client),
-            "prompt": search.prompt.name,
+            "model": str(stored.get("client") or client_name(search.client)),
+            "prompt": (prompt if isinstance(prompt, dict) else {}).get("name", search.prompt.name),
             "seed": str(search.seed),
+            "constraints": "; ".join(limit.text for limit in search.space.limits),
             "description": search.description,
         }
         storage = search.storage

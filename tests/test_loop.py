@@ -263,7 +263,7 @@ def test_a_function_that_always_raises_ends_the_search_with_the_reason(stored, t
     options = {"storage": tmp_path / "s.jsonl"} if stored else {}
     with pytest.raises(RewardError, match=r"broken: none of 5 .*OSError: no such rig") as caught:
         minimize(broken, SPACE, 20, ScriptedClient([]), catch=OSError, **options)
-    assert "Mend the cause of the OSError in the function" in str(caught.value)
+    assert "Fix the cause of the OSError in the function" in str(caught.value)
     assert "return" not in str(caught.value)
     assert (str(tmp_path / "s.jsonl") in str(caught.value)) == stored
 

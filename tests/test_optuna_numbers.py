@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 from test_optuna_feedback import XY, bowl, new, study_of
 
-from llmopt import ScriptedClient
+from llmopt import FallbackWarning, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.optuna_trials import for_readers
 from llmopt.report_page.page import page as page_of
@@ -58,7 +58,28 @@ def test_a_trial_that_runs_shifts_the_points_of_the_prompt():
     study._storage.set_trial_state_values(study.trials[1]._trial_id, TrialState.RUNNING)
     study.add_trial(optuna.create_trial(params={"x": 1, "y": 0}, distributions=XY, value=2.0))
     study.tell(study.ask(XY), 1.0)
-    assert "Beyond trial 2, as point 3 of the prompt." in page_of(study)
+    page = page_of(study)
+    assert "Beyond trial 2, as point 3 of the prompt." in page
+    assert "Started from trial 2." in page
+
+
+def test_a_page_counts_each_call_once_and_each_point_by_who_chose_it():
+    study = study_of(make([new(1.5, 1), new(2.5, 2)], max_requests=2, on_error="fallback"))
+    study.enqueue_trial({"x": 0.5, "y": 1})
+    study.optimize(bowl, n_trials=3)
+    retried = study.trials[-1]
+    study.enqueue_trial(retried.params, user_attrs=retried.user_attrs)  # as after a lost heartbeat
+    with pytest.warns(FallbackWarning, match="from here on"):
+        study.optimize(bowl, n_trials=2)
+    study.add_trial(optuna.create_trial(state=TrialState.RUNNING))  # the model thinks
+    page = page_of(study).partition('id="usage"')[2]
+    rows = dict(re.findall("<tr><td>([^<]*)</td><td>([^<]*)</td></tr>", page))
+    calls = study._storage.get_study_system_attrs(study._study_id)
+    tokens = sum(v.get("prompt_tokens", 0) for k, v in calls.items() if "call:" in k)
+    assert rows["requests"] == "2"
+    assert rows.get("prompt tokens", "0") == f"{tokens:,}"
+    assert rows["the user"] == "1"
+    assert rows["the model"] == "3"
 
 
 @pytest.mark.parametrize(

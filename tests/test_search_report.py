@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stubs import needs_confinement
@@ -14,10 +16,12 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Storag
 from llmopt.cli import main
 from llmopt.code import CodeOptimizer
 from llmopt.report_page.figures import figures_of
-from llmopt.report_page.page import page
+from llmopt.report_page.page import _placed, page
 
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("plotly")
+
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances  # noqa: E402
 
 MARKUP = "</script></textarea>\"'><img src=x onerror=alert(1)><script>a</script>\u27e6Plotly\u27e7"
 SPACE = {
@@ -245,6 +249,48 @@ def test_a_page_has_at_most_6_mb(tmp_path):
     file = search.report(tmp_path / "large.html")
     assert file.stat().st_size < 6_000_000
     assert 'id="t500"' in file.read_text()  # the best, although old
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Optuna's, on low values
+def test_each_number_stands_beside_what_it_is_of():
+    search = LLMOptimizer(
+        {"x": Float(0, 10), "y": Float(0, 10)}, ScriptedClient([]), "words",
+        {"cost": "minimize", "litres": "maximize"}, warmup=30, seed=0, noisy=True,
+        constraints="x + y <= 15",
+    )  # fmt: skip
+    for i in range(30):
+        point = search.ask()
+        values = point["x"], 20 * (point["x"] > 8) + point["y"]
+        search.tell(point, values, constraint_violation=float(i < 3))
+    search.tell(point, (point["x"] + 1, point["y"]))
+    text = page(search)
+    assert re.search(r"<i>cost</i> \S+</span> <span>± \S+</span> <span class=.value.><i>lit", text)
+    assert "30 complete (3 infeasible)" in text
+    assert "<td>constraints</td><td>x + y &lt;= 15</td>" in text
+    figures = {f.title: json.loads(f.json)["data"][0] for f in figures_of(search.to_optuna())}
+    drawn = figures["Importance of parameters of litres"]
+    high = get_param_importances(
+        search.to_optuna(),
+        evaluator=PedAnovaImportanceEvaluator(),
+        target=lambda trial: -trial.values[1],
+    )
+    assert dict(zip(drawn["y"], drawn["x"], strict=True)) == pytest.approx(high)
+
+
+def test_the_page_of_a_file_names_the_prompt_of_the_search(tmp_path, caplog):
+    file = tmp_path / "s.jsonl"
+    with LLMOptimizer(SPACE, ScriptedClient([]), "props", storage=file, warmup=1) as search:
+        search.tell(search.ask(), 1.0)
+    caplog.clear()
+    text = llmopt.report(file, tmp_path / "s.html").read_text()
+    assert "<td>prompt</td><td>props</td>" in text
+    assert not caplog.records  # hints for somebody who asks
+
+
+def test_python_stands_before_the_trial_that_it_led_to_also_beside_imported_rows():
+    trials = [SimpleNamespace(kind="search", source=s) for s in ("llm", "user", "user", "llm")]
+    block = SimpleNamespace(trials=1, code="1", output="", seconds=0.1, failed=False)
+    assert [*_placed([block], SimpleNamespace(trials=trials), 4)] == [3]
 
 
 def test_a_search_without_trials_has_a_page():

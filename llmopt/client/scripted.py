@@ -56,6 +56,13 @@ class ScriptedClient:
                 "as ['x: 0.5'], or a function from the Request to an answer"
             )
 
+    @classmethod
+    def nobody(cls, name: str = "none") -> ScriptedClient:
+        """Return what stands for the model of a search that is only read; it reads no hints."""
+        client = cls([], name=name)
+        vars(client)["style"] = "completion"
+        return client
+
     def complete(self, request: Request) -> Reply:
         """Return the next answer of the script.
 

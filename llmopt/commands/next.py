@@ -61,7 +61,7 @@ def describe(found: OpenRequest) -> str:
     parts = [f"request {found.number}"]
     if not found.awaited:
         parts.append("no program waits for it: the one that asked was ended")
-        parts.append("started again, it takes the answer")
+        parts.append("started again, it takes the answer (a worker of an Optuna study asks anew)")
     if since := _results_since(found):
         parts.append(f"results recorded after it was written: {since}")
         parts.append("it may be answered nevertheless")

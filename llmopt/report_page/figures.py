@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST = 450_000  # characters of all figures
 _HOVERING = 300  # trials of a study whose points say more than their values
 _MOST_SLICES = 12  # parameters
-_LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which parameter seems important
+LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which parameter seems important
 _HEIGHT = 360  # pixels
 _BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
 _NUMBER = re.compile(r'"number": (\d+)')
@@ -155,18 +155,14 @@ def _kinds(
         )
         if parameters:
             ways = {"params": parameters, **target, **shown}
-            if complete >= _LEAST_IMPORTANCE:
-                yield (
-                    "importance",
-                    f"Importance of parameters{of}",
-                    partial(
-                        draw.plot_param_importances,
-                        study,
-                        evaluator=PedAnovaImportanceEvaluator(),
-                        **target,
-                        **shown,
-                    ),
-                )
+            if complete >= LEAST_IMPORTANCE:
+                own = dict(target)  # low values are good for the evaluator
+                if target and study.directions[objectives.index(name)].name == "MAXIMIZE":
+                    own["target"] = lambda trial, value=target["target"]: -value(trial)
+                evaluator = PedAnovaImportanceEvaluator()
+                importance = partial(draw.plot_param_importances, study, evaluator=evaluator)
+                title = f"Importance of parameters{of}"
+                yield "importance", title, partial(importance, **own, **shown)
             yield "slice", f"Each parameter{of}", partial(draw.plot_slice, study, **ways)
             if len(parameters) > 1:
                 together = f"All parameters{of}"
@@ -235,6 +231,10 @@ def _json(figure: Any, name: str, numbered: bool, many: bool) -> str:
         coloraxis={"colorscale": _BLUES},
         hoverlabel={"bgcolor": "#fff", "font": {"color": "#111"}},
     )
+    figure.update_yaxes(automargin=True, title_standoff=10)
+    if name == "slice":  # columns of 130 pixels
+        figure.update_xaxes(automargin=True, title_standoff=10, title_font_size=11)
+        figure.for_each_xaxis(lambda axis: axis.title.update(text=cut(axis.title.text or "", 20)))
     for trace in figure.data:
         if many and trace.type == "scatter":
             trace.update(text=None, hovertemplate=None)

@@ -12,6 +12,7 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from llmopt.errors import StorageError
 from llmopt.history import Usage
 from llmopt.optuna_study import PREFIX
 from llmopt.optuna_trials import (
-    amount_of,
+    calls_of,
     for_readers,
     note_of,
     number_of,
@@ -35,7 +36,12 @@ from llmopt.optuna_trials import (
     violations_in_words,
 )
 from llmopt.prompt.answer import notes_of
-from llmopt.report_page.figures import figures_of, objectives_of, plotly_script
+from llmopt.report_page.figures import (
+    LEAST_IMPORTANCE,
+    figures_of,
+    objectives_of,
+    plotly_script,
+)
 from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut, short
 
@@ -130,7 +136,7 @@ def page(
     ]
     numbered = any(PREFIX + "label" in t.user_attrs for t in trials)
     leading = _leading(own, study)
-    usage = getattr(own, "usage", None) or _usage_of(study)
+    usage = getattr(own, "usage", None) or _usage_of(study, trials)
     rows = list(_rows(study, trials, numbered, leading))
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
@@ -142,7 +148,7 @@ def page(
         .render(
             title=cut(clean(title or ("Optuna study" if unnamed else study.study_name)), 120),
             version=__version__,
-            summary=_summary(study, rows, len(trials)),
+            summary=_summary(study, rows, trials),
             ended=clean(_ended(search, own, study)),
             figures=figures_of(study, numbered=numbered, reference=reference),
             objectives=objectives_of(study),
@@ -151,6 +157,8 @@ def page(
             blocks=blocks,
             after=blocks.get(len(trials), ()),
             count=len(trials),
+            few=LEAST_IMPORTANCE
+            * (sum(_state_of(t) == "complete" for t in trials) < LEAST_IMPORTANCE),
             best=[row for row in rows if row["leads"]][:20],
             ranges=[*_ranges(study), *_candidates(own)],
             usage=_spent(usage),
@@ -178,20 +186,21 @@ def _leading(own: Any, study: Study) -> set[int]:
         return set()
 
 
-def _usage_of(study: Study) -> Usage:
-    """Return what the trials of a study say of requests."""
-    usage, cost = Usage(), 0.0
-    for trial in study.get_trials(deepcopy=False):
-        notes = trial.user_attrs
-        source = note_of(notes, "source")
-        if source and source != "stopped":
-            usage.proposals[source] = usage.proposals.get(source, 0) + 1
-        usage.prompt_tokens += round(amount_of(note_of(notes, "prompt_tokens")))
-        usage.completion_tokens += round(amount_of(note_of(notes, "completion_tokens")))
-        usage.seconds += amount_of(note_of(notes, "seconds"))
-        cost += amount_of(note_of(notes, "cost"))
-    usage.cost = cost
-    return usage
+def _usage_of(study: Study, trials: Sequence[Any]) -> Usage:
+    """Return the calls that a study's storage holds, and the sources of its trials."""
+    storage = getattr(study, "_study", study)._storage
+    usage = calls_of(storage.get_study_system_attrs(study._study_id))
+    sources = Counter(filter(None, map(_source_of, trials)))
+    return replace(usage, proposals=dict(sources.most_common()))
+
+
+def _source_of(trial: Any) -> str:
+    """Return who proposed a trial's point; nothing as long as there is none."""
+    source, fixed = text_of(note_of(trial.user_attrs, "source")), trial.system_attrs
+    fixed = fixed["fixed_params"] if isinstance(fixed.get("fixed_params"), Mapping) else {}
+    if trial.params and trial.params.keys() <= fixed.keys() and source in ("", "warmup"):
+        return "user"
+    return source or ("sampler" if trial.params else "")
 
 
 def _ended(search: Any, own: Any, study: Study) -> str:
@@ -204,14 +213,16 @@ def _ended(search: Any, own: Any, study: Study) -> str:
     return text_of(study.user_attrs.get(PREFIX + "ended"))
 
 
-def _summary(study: Study, rows: Sequence[Mapping[str, Any]], count: int) -> str:
+def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[Any]) -> str:
     goals = [
         f"{cut(name, 60)} ({d.name.lower().removesuffix('e')}ed)"
         for name, d in zip(objectives_of(study), study.directions, strict=True)
     ]
-    states = Counter(row["state"] for row in rows)
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
-    text = f"{' and '.join(goals)}. {count:,} trials: {said or 'none yet'}."
+    states = Counter(map(_state_of, trials))
+    broken = sum(_state_of(t) == "complete" and bool(violated(t)) for t in trials)
+    note = {"complete": f" ({broken:,} infeasible)" if broken else ""}
+    said = ", ".join(f"{count:,} {state}{note.get(state, '')}" for state, count in states.items())
+    text = f"{' and '.join(goals)}. {len(trials):,} trials: {said or 'none yet'}."
     leads = [row for row in rows if row["leads"]]
     if len(study.directions) > 1:
         return f"{text} {len(leads)} on the Pareto front."
@@ -219,6 +230,12 @@ def _summary(study: Study, rows: Sequence[Mapping[str, Any]], count: int) -> str
         return text
     who = f" by {leads[0]['who']}" if leads[0]["who"] else ""
     return f"{text} The best is {leads[0]['label']} with {leads[0]['values'][0]}{who}."
+
+
+def _state_of(trial: Any) -> str:
+    if note_of(trial.user_attrs, "withdrawn"):
+        return "withdrawn"
+    return _STATES.get(trial.state.name, NO_RESULT)
 
 
 def _rows(
@@ -231,13 +248,10 @@ def _rows(
     words = min(_LONGEST, max(_SHORTEST, _MOST_WORDS // max(1, 3 * len(listed))))
     params = max(1, _MOST_WORDS // max(1, 60 * len(listed)))  # in a trial
     for position, trial in listed:
-        attrs, state = trial.user_attrs, _STATES.get(trial.state.name, NO_RESULT)
-        state = "withdrawn" if note_of(attrs, "withdrawn") else state
+        attrs, state, source = trial.user_attrs, _state_of(trial), _source_of(trial)
         named = read_named(trial.system_attrs)
-        source = text_of(note_of(attrs, "source"))
-        if not source and state != NO_RESULT:
-            source = "user" if "fixed_params" in trial.system_attrs else "sampler"
         notes = notes_of(text_of(note_of(attrs, "explanation")))
+        start = f"#{notes.start}" if isinstance(notes.start, int) else ""
         said = {
             "Hypothesis": notes.hypothesis,
             "Lesson": notes.lesson,
@@ -287,7 +301,7 @@ def _rows(
                 for name, text in said.items()
                 if text and once[" ".join(text.split())] == name
             ],
-            "start": f"#{notes.start}" if isinstance(notes.start, int) else "",
+            "start": start if numbered else for_readers(start, named),
             "params": [_shown(*pair) for pair in itertools.islice(trial.params.items(), params)],
             "more": max(0, len(trial.params) - params),
             "feedback": cut("\n".join(filter(None, facts)), words),
@@ -308,13 +322,22 @@ def _placed(blocks: Sequence[Any], own: Any, count: int) -> dict[int, list[dict[
     most = min(_LONGEST, max(_SHORTEST, _MOST_WORDS // max(1, 2 * len(blocks))))
     placed: dict[int, list[dict[str, Any]]] = {}
     for block in blocks:
-        before = trials[: block.trials]
+        led = block.trials
+        while led < len(trials) and _is_given(trials[led]):
+            led += 1
+        before = trials[:led]
         keys = {t.values if t.state == "complete" else t.number for t in before} if merged else ()
         place = min(len(keys) if merged else len(before), count)
         text = {"code": cut(block.code.strip(), most), "output": cut(block.output.strip(), most)}
         facts = {"seconds": f"{block.seconds:.1f} s", "failed": block.failed}
         placed.setdefault(place, []).append({**text, **facts})
     return placed
+
+
+def _is_given(trial: Any) -> bool:
+    """Whether a trial was recorded without being asked for."""
+    kind, source = getattr(trial, "kind", ""), getattr(trial, "origin", trial.source)
+    return kind == "imported" or source == "user"
 
 
 def _ranges(study: Study) -> list[tuple[str, str]]:

@@ -195,7 +195,7 @@ def _nobody(model: Any) -> Any:
                 return get_client(model)
         except LLMOptError:
             pass
-        return ScriptedClient([], name=model)
+        return ScriptedClient.nobody(model)
     return model
 
 
