@@ -24,6 +24,7 @@ from llmopt import (
     ClientError,
     Completion,
     FallbackWarning,
+    Float,
     Reply,
     ScriptedClient,
     Space,
@@ -465,6 +466,13 @@ class TestConditional:
                 assert "instead of `LLMSampler`" in caplog.text
                 caplog.clear()
         assert caplog.text == ""
+
+    def test_warns_of_a_parameter_that_the_given_space_lacks(self, caplog):
+        sampler = make(["rate: 0.5, x: 1.5"], space={"rate": Float(0, 1), "x": Float(0, 5)})
+        with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+            study_of(sampler).optimize(lambda trial: trial.suggest_float("lr", 0, 1), n_trials=1)
+        assert "`lr` in Trial#0 is sampled independently" in caplog.text
+        assert "`space=` has 'rate', 'x' alone" in caplog.text
 
 
 class TestGivenParameters:

@@ -329,7 +329,11 @@ class LLMSampler(Asker, BaseSampler):
                 raise TrialPruned(str(end)) from None
             if not why:
                 return value
-            if self._warn_independent and any(param_name in t.params for t in learned(trials)):
+            before = any(param_name in t.params for t in learned(trials))
+            names = self._known.names
+            if stranger := bool(names) and param_name not in names and not before:
+                why = f"`space=` has {', '.join(map(repr, names[:5]))} alone"
+            if self._warn_independent and (before or stranger):
                 drawer = type(self._independent_sampler or RandomSampler()).__name__
                 logger.warning(
                     f"The parameter `{param_name}` in Trial#{trial.number} is sampled "
