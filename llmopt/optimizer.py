@@ -47,7 +47,7 @@ from llmopt.points import (
     start_points,
     warmup_points,
 )
-from llmopt.prompt import Prompt, check_prompt_for, get_prompt, is_shipped
+from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.resume import arguments_of, check_same, stored_client
 from llmopt.space import Dimension, Space
@@ -281,15 +281,14 @@ class LLMOptimizer(Asks[Params]):
             model: str | Client = stored_client(started.options.get("client"), path)
         else:
             model = get_client(one_model(client, named))
-            stored: Any = started.options.get("prompt")
-            if "prompt" not in options and is_shipped(stored):
+        try:
+            arguments = arguments_of(started, {**options, "client": model}, path)
+            if not isinstance(model, str) and "prompt" not in options:
                 try:
-                    check_prompt_for(get_prompt(stored), model)
+                    check_prompt_for(arguments["prompt"], model)
                 except ValueError as error:
                     why, remedy = str(error).rpartition(": ")[0], 'prompt="auto", or another model'
                     raise LLMOptError(f"{path}: {why}: give {remedy}") from error
-        try:
-            arguments = arguments_of(started, {**options, "client": model}, path)
             optimizer = cls(**arguments)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             if options:
