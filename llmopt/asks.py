@@ -590,7 +590,7 @@ class Asks(Tells[Params]):
         if said := str(self.stopped_by_callback or "") or self.stopped:
             return said
         try:
-            self.limits.check(self.usage)
+            self.limits.check(self.usage, 0.0 if self._model.local else None)
         except BudgetExceededError as error:
             return str(error)
         made = len(without_withdrawn(self.history.trials))

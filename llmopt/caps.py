@@ -87,7 +87,7 @@ class Limits:
                 f"max_cost={cap} cannot be kept: the model's price is not known. "
                 "Give the client its prices, or cap requests or tokens instead"
             )
-        if spent.cost >= cap and (spent.cost or cap or most):  # a free model may be asked for $0
+        if spent.cost >= cap and (cap or most != 0):  # a free model may be asked
             raise BudgetExceededError(f"${spent.cost:.4f} was spent and max_cost={cap}: {_REMEDY}")
         if most is not None and spent.cost + most > cap:
             raise BudgetExceededError(

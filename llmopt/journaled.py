@@ -154,7 +154,7 @@ class Journaled:
         if self._ready == (os.getpid(), self.client):
             return
         if capped:
-            self.limits.check(Usage())
+            self.limits.check(Usage(), 0.0 if self.local else None)
         self.check_priced()  # first: it asks nobody
         if not self._priced and self.limits == Limits():
             logger.warning(
