@@ -54,7 +54,7 @@ _LONGEST, _SHORTEST = 6000, 200  # characters of one text
 SOURCES = {
     "llm": "the model",
     "warmup": "warm-up, before the first request",
-    "fallback": "random, as the model did not deliver",
+    "fallback": "random, in place of the model",
     "drawn": "sampled by the prompt",
     "cma": "CMA-ES",
     "network": "the small network",
