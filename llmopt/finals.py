@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from llmopt.history import History, Trial
+from llmopt.repeats import Merged
 from llmopt.results import Results
 from llmopt.util.arguments import whole_number
 
@@ -53,7 +54,7 @@ class Finals:
         trials = optimizer.trials
         since = self._since(trials)
         before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
-        best = before.merged(optimizer.space.key).ranked[: self._count]
+        best = Merged(optimizer.space.key).of(before).ranked[: self._count]
         return [best[i % len(best)] for i in range(since, self.most)] if best else []
 
     def _since(self, trials: Sequence[Trial[Any]]) -> int:

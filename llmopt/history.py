@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
@@ -218,18 +218,6 @@ class History:
         """The trials that have no usable reward, in the order of telling."""
         return tuple(t for t in self.trials if t.state == "failed")
 
-    def merged(self, key: Callable[[tuple[Value, ...]], Hashable]) -> History:
-        """Return the history with repeated measurements of a point as one trial each.
-
-        Such a trial has the mean of the rewards, their standard error, the number of
-        measurements, and the latest feedback. Failed and pruned trials stay as they are.
-        Trials are renumbered in the order of their first measurement.
-
-        Args:
-            key: Tells which points are the same: `Space.key`.
-        """
-        return Merged(key).of(self)
-
     def rank(self, trial: Trial) -> tuple[float, float]:
         """Return the sort key of trials, lowest first: violation, then loss.
 
@@ -338,30 +326,6 @@ class History:
         return np.asarray(rewards * signs)
 
 
-def _merge(trials: Sequence[Trial]) -> Trial:
-    """Return one trial for several measurements of a point."""
-    if len(trials) == 1:
-        return trials[0]
-    rewards = np.array([t.rewards for t in trials], dtype=np.float64)
-    known = [t.stderr for t in trials if t.stderr is not None]
-    if len(known) == len(trials):
-        stderr = math.sqrt(sum(e * e for e in known)) / len(known)
-    else:
-        stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
-    feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
-    parts = [name for name in trials[0].parts if all(name in t.parts for t in trials)]
-    return replace(
-        trials[0],
-        rewards=tuple(float(x) for x in rewards.mean(axis=0)),
-        stderr=stderr,
-        evaluations=sum(t.evaluations for t in trials),
-        feedback=feedback,
-        data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
-        parts={name: float(np.mean([t.parts[name] for t in trials])) for name in parts},
-        seed=None,
-    )
-
-
 def _nondominated(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Front of each row of gains (0 is best), and its crowding distance in it."""
     fronts = _fronts(gains)
@@ -437,37 +401,6 @@ class Follower:
         except BaseException:  # an interrupt, say: half a trial may be known
             self._reset()
             raise
-
-
-class Merged(Follower):
-    """`History.merged` for a growing history: only new trials are computed."""
-
-    def __init__(self, key: Callable[[tuple[Value, ...]], Hashable]) -> None:
-        self._key = key
-        super().__init__()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"key": self._key}
-
-    def _reset(self) -> None:
-        super()._reset()
-        self._trials: list[Trial] = []
-        self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
-
-    def of(self, history: History) -> History:
-        """Return a history with repeated measurements of a point as one trial each."""
-        self._update(history)
-        return replace(history, trials=tuple(self._trials), noisy=True)
-
-    def _add(self, trial: Trial, history: History) -> None:
-        alone = trial.state != "complete"
-        key = ("", trial.number) if alone else self._key(trial.values)
-        place, group = self._groups.setdefault(key, (len(self._trials), []))
-        group.append(trial)
-        numbers = tuple([t.number for t in group])
-        self._trials[place : place + 1] = [
-            replace(_merge(group), number=place, measurements=numbers)
-        ]
 
 
 @dataclass

@@ -36,7 +36,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.evaluations import (
     read_objectives,
 )
-from llmopt.history import Direction, Merged, Params, Proposal
+from llmopt.history import Direction, Params, Proposal
 from llmopt.journal import Journal, read_started
 from llmopt.journaled import Journaled
 from llmopt.lab.blocks import calculator_for as laboratory
@@ -49,6 +49,7 @@ from llmopt.points import (
 )
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.prompt.python_block import Computed as Block
+from llmopt.repeats import Merged
 from llmopt.resume import arguments_of, check_same, stored_client
 from llmopt.space import Dimension, Space
 from llmopt.state import State

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic
 from llmopt.client.base import client_name
 from llmopt.errors import LLMOptError, NoTrialsError
 from llmopt.events import Called
-from llmopt.history import Direction, History, Merged, Params, Proposal, Trial, why_no_best
+from llmopt.history import Direction, History, Params, Proposal, Trial, why_no_best
 from llmopt.journal import Journal
 from llmopt.journaled import Account
 from llmopt.prompt import Prompt
+from llmopt.repeats import Merged
 from llmopt.space import Space
 from llmopt.util.threads import Lock
 from llmopt.views import Views, dataframe

@@ -40,13 +40,13 @@ from llmopt.events import (
 from llmopt.history import (
     Direction,
     History,
-    Merged,
     Proposal,
     Trial,
     Usage,
     is_source,
     without_withdrawn,
 )
+from llmopt.repeats import Merged
 from llmopt.space.fixed import Fixed
 from llmopt.util.arguments import whole_number
 

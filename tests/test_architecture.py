@@ -19,6 +19,7 @@ packing
 data
 space
 history
+repeats
 evaluation_loop
 evaluations
 events

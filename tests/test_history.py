@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import examples
 
 from llmopt import Completion, History, Reply, Trial, Usage
-from llmopt.history import Merged
+from llmopt.repeats import Merged
 
 
 def history(rewards, directions=None, violations=None) -> History:
@@ -144,7 +144,7 @@ def test_measurements_of_a_point_merge_to_their_mean_and_its_standard_error():
                   state="failed" if r is None else "complete", feedback=f"f{i}" * (i != 2))
             for i, (values, r, e) in enumerate(rows)
         ]  # fmt: skip
-        return History(tuple(trials)).merged(lambda values: values).trials
+        return Merged(lambda values: values).of(History(tuple(trials))).trials
 
     (one,) = merged([((0.0,), r, None) for r in (1.0, 2.0, 6.0)])
     assert one.rewards == (3.0,)
@@ -172,9 +172,9 @@ def test_a_growing_history_is_merged_as_a_whole_one():
         state = "failed" if rng.random() < 0.1 else "complete"
         trials.append(Trial(number, {}, values, None if state == "failed" else (reward,), state))
         history = History(tuple(trials))
-        assert merged.of(history) == history.merged(lambda values: values)
+        assert merged.of(history) == Merged(lambda values: values).of(history)
     assert merged.of(History(tuple(trials[:5]))).trials == tuple(
-        History(tuple(trials[:5])).merged(lambda values: values).trials
+        Merged(lambda values: values).of(History(tuple(trials[:5]))).trials
     )
     assert merged.of(history) == copy.copy(merged).of(history)
 

@@ -14,6 +14,7 @@ from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer import notes_of
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import Computed
+from llmopt.repeats import Merged
 from llmopt.util.text import estimate_tokens
 
 SPACE = Space({"gain": Float(-6, 6), "bias": Float(0, 1), "steps": Int(1, 9)})
@@ -431,7 +432,7 @@ def test_a_log_is_the_same_whatever_was_shown_before(seed, noisy):
         )
         made.append(found)
         history = History(tuple(made), () if number % 5 else ((0.1, 0.2, 3),))
-        history = history.merged(SPACE.key) if noisy else history
+        history = Merged(SPACE.key).of(history) if noisy else history
         shown = [read(history, log=each, budget=budget) for each in (log, Log())]
         one, other = [
             (e.log, e.dropped, e.lessons(), e.ranking(), e.latest(), e.choices()) for e in shown

@@ -41,6 +41,7 @@ from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
+from llmopt.repeats import Merged
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.util.arguments import (
@@ -139,7 +140,8 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             tuple(proposal.values for proposal in points),
             ("minimize",) * max(1, self.num_objectives),
         )
-        return history.merged(self._parameters.space.key) if self._asking.options.noisy else history
+        merged = Merged(self._parameters.space.key)
+        return merged.of(history) if self._asking.options.noisy else history
 
     def to_optuna(self) -> Study:
         """Return the search as an Optuna study in memory; see `LLMOptimizer.to_optuna`."""

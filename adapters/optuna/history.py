@@ -25,6 +25,7 @@ from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial, is_source
 from llmopt.prompt.answer import start_of, with_start
 from llmopt.prompt.describe import quoted
+from llmopt.repeats import Merged
 from llmopt.space.constraints import Limit
 from llmopt.util.text import cut
 
@@ -169,7 +170,7 @@ class StudyHistory:
         shown = tuple(row.at(i, places.get(row.named)) for i, row in enumerate(rows))
         history = History(shown, tuple(points[-_MOST_OPEN:]), directions, metrics=metrics_of(study))
         if self._noisy:
-            history = history.merged(key)
+            history = Merged(key).of(history)
         return View(history, taken, tuple(n for _, n in firsts.values()))
 
     def _row(self, frozen: FrozenTrial, directions: Sequence[Direction]) -> _Row | None:
@@ -279,7 +280,7 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
             done.append(
                 Trial(len(done), frozen, point, rewards, constraint_violation=broken, stderr=error)
             )
-    best = History(tuple(done), directions=(direction,)).merged(lambda values: values).best
+    best = Merged(lambda values: values).of(History(tuple(done), directions=(direction,))).best
     if best is None:
         raise ValueError("no trial of the study is complete: there is nothing to recommend")
     return next(trial.params for trial in done if trial.values == best.values)

@@ -81,9 +81,8 @@ class Anything(gym.Env):
 def searched(env: gym.Env) -> list[str]:
     """Search for a few evaluations and return what was told of each."""
     client = ScriptedClient(lambda request: Reply((Completion("no values"),)))
-    search = PolicySearch(
-        lambda: env, client, seed=0, warmup=2, starts=2, max_steps=40, on_error="fallback"
-    )
+    options = {"on_error": "fallback", "max_fallbacks": None}
+    search = PolicySearch(lambda: env, client, seed=0, warmup=2, starts=2, max_steps=40, **options)
     search.run(3)
     assert len(search.optimizer.trials) == 3
     assert all(len(request.text) < 20_000 for request in client.requests)

@@ -1,0 +1,77 @@
+"""Repeated measurements of a point, averaged to one trial."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from llmopt.data import NO_DATA
+from llmopt.history import Follower, History, Trial
+from llmopt.space import Value
+
+
+class Merged(Follower):
+    """Histories with repeated measurements of a point as one trial each.
+
+    Such a trial has the mean of the rewards, their standard error, the numbers of the measurements,
+    and the latest feedback. Failed and pruned trials stay as they are. Trials are renumbered in the
+    order of their first measurement. Of a growing history only the new trials are read.
+
+    Args:
+        key: Tells which points are the same: `Space.key`.
+    """
+
+    def __init__(self, key: Callable[[tuple[Value, ...]], Hashable]) -> None:
+        self._key = key
+        super().__init__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"key": self._key}
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._trials: list[Trial] = []
+        self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
+
+    def of(self, history: History) -> History:
+        """Return the merged history."""
+        self._update(history)
+        return replace(history, trials=tuple(self._trials), noisy=True)
+
+    def _add(self, trial: Trial, history: History) -> None:
+        alone = trial.state != "complete"
+        key = ("", trial.number) if alone else self._key(trial.values)
+        place, group = self._groups.setdefault(key, (len(self._trials), []))
+        group.append(trial)
+        numbers = tuple([t.number for t in group])
+        self._trials[place : place + 1] = [
+            replace(_merge(group), number=place, measurements=numbers)
+        ]
+
+
+def _merge(trials: Sequence[Trial]) -> Trial:
+    """Return one trial for several measurements of a point."""
+    if len(trials) == 1:
+        return trials[0]
+    rewards = np.array([t.rewards for t in trials], dtype=np.float64)
+    known = [t.stderr for t in trials if t.stderr is not None]
+    if len(known) == len(trials):
+        stderr = math.sqrt(sum(e * e for e in known)) / len(known)
+    else:
+        stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
+    feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
+    parts = [name for name in trials[0].parts if all(name in t.parts for t in trials)]
+    return replace(
+        trials[0],
+        rewards=tuple(float(x) for x in rewards.mean(axis=0)),
+        stderr=stderr,
+        evaluations=sum(t.evaluations for t in trials),
+        feedback=feedback,
+        data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
+        parts={name: float(np.mean([t.parts[name] for t in trials])) for name in parts},
+        seed=None,
+    )
