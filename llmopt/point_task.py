@@ -43,6 +43,7 @@ _OBJECTIVE = (
     "but seconds of your blocks"
 )
 _MUTE = 3  # unreadable answers of a model that never gave a point, which end a search
+_UNREAD = frozenset({"unreadable", "truncated"})
 _SHORT = 120  # characters shown of a skipped point
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 
@@ -422,8 +423,10 @@ def fill(
             "a point",
             requests=0,
         )
-    unread = max(r.get("unreadable", 0) for r in (outcome.rejected, state.usage.rejected))
-    mute = outcome.failed and set(outcome.rejected) == {"unreadable"} and unread >= _MUTE
+    unread = max(
+        sum(r.get(kind, 0) for kind in _UNREAD) for r in (outcome.rejected, state.usage.rejected)
+    )
+    mute = outcome.failed and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE
     if mute and most is not None and not {"llm", "drawn"} & proposed.keys():
         error = ClientError(
             f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "

@@ -18,6 +18,11 @@ SCRIPTS = {
     "conditional.py": ([], [], r"best: \{'kernel': '\w+'.*error"),
     "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 14 trials"),
     "packing.py": ([], [], r"^2\.635983084917582, exactly feasible\n.*recommends point 1"),
+    "inequalities.py": (
+        [],
+        [],
+        r"^autocorr\w+: 1\.5046569122248588 \n.*\noverlap: 0\.38090097590530614 \n",
+    ),
     "parallel.py": (["--quick"], [], r"first: .*timeout=.*second: 40 evaluations.*best 0\.\d"),
     "pareto.py": ([], [], r"12 trials, \d+ on the Pareto front\n  .* kg, bends"),
     "hybrid.py": (["--quick"], ["cma", "xllamacpp"], r"model and CMA-ES.*'cma': "),

@@ -5,7 +5,7 @@ search cost?
 
 Protocol: at most ten evaluations of ten episodes, five of them random points before the model is
 asked. Nothing is set but the seed. The recommended policy, and the first that the model designed,
-are judged on 100 initial states that no search sees. Every search that was made is a line.
+are judged on 100 initial states that no search sees.
 
     python -m llmopt.benchmarks.experiments.laboratory --tasks hopper --seeds 31 \
         --model folder:DIR --name "a frontier chat model" --record RECORDINGS

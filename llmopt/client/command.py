@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from llmopt.client import command_guard
-from llmopt.client.base import Completion, FinishReason, Reply, Request
+from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide, redact
 from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
@@ -118,7 +118,8 @@ class CommandClient:
             )
         if number("timeout", timeout, unit="seconds") <= 0:
             raise ValueError(f"timeout={timeout}: expected seconds above 0")
-        if isinstance(command, str) and (signs := _SHELL.intersection(arguments)):
+        signs = _SHELL.intersection(arguments) | {a for a in arguments if a.startswith("$")}
+        if isinstance(command, str) and signs:
             raise ValueError(
                 f"command={short(command)}: no shell runs it, so that {' '.join(sorted(signs))} "
                 "would go to the program as arguments; expected one program with its arguments. "
@@ -181,12 +182,17 @@ class CommandClient:
             first = self.arguments[0]
             close = difflib.get_close_matches(first, COMMANDS, n=1)
             near = f"did you mean {close[0]!r}? Else " if close and first not in COMMANDS else ""
-            fault = (
-                f"{first!r} is no program that may be executed; `chmod +x` makes a script one"
-                if os.path.exists(first)
-                else f"there is no program {first!r} on PATH; {near}install it, or give its path. "
-                "`llmopt models` lists the known ones that are installed"
-            )
+            if os.path.isfile(first) and os.access(first, os.X_OK):
+                fault = f"{first!r} is not on PATH; for the one in this folder write './{first}'"
+            elif os.path.exists(first):
+                fault = f"{first!r} is no program that may be executed; `chmod +x` makes it one"
+            elif "=" in first:
+                fault = f"{first!r} is no program; ?variables=NAME passes a variable on"
+            else:
+                fault = (
+                    f"there is no program {first!r}{' on PATH' * ('/' not in first)}; {near}install"
+                    " it, or give its path. `llmopt models` lists the known ones that are installed"
+                )
             raise ModelNotFoundError(f"{self.name}: {fault}", requests=0)
         return os.path.abspath(program)  # it runs in another folder
 
@@ -254,7 +260,10 @@ class CommandClient:
                 told = told if len(told) > 2 else ""
                 if again and self._answered:
                     told += f". It failed so {most} times in a row, so no more requests are sent"
-                if reached is None:
+                here = [a for a in self.arguments[1:] if not os.path.isabs(a) and os.path.exists(a)]
+                if here:
+                    told += f". It runs in an empty folder: give the full path of {here[0]!r}"
+                elif reached is None:
                     told += ". Log in, or wait for its limit, until this answers: echo hi | "
                     told += self.name.removeprefix("command:")
                 if again and self._answered:
@@ -267,8 +276,7 @@ class CommandClient:
                 error.permanent = unstarted or again  # such as a program that is not logged in
                 raise error
         self._answered, self._failures = True, []
-        reason: FinishReason = "length" if reached else "stop"
-        return Completion(hide(clean(said), _secrets()), reason)
+        return Completion(hide(clean(said), _secrets()))
 
     def _problem(self, reached: str | None, status: int | None, said: str) -> str:
         """Return why there is no answer; empty if there is one."""
@@ -277,8 +285,8 @@ class CommandClient:
                 f"did not end within {self.timeout:g} s, and was ended. If it is merely slow, give "
                 f"it longer: '{self.name}?timeout={2 * self.timeout:g}'"
             )
-        if reached and not said.strip():
-            return f"wrote more than {MOST_BYTES:,} bytes to standard error, and was ended"
+        if reached:
+            return f"wrote more than {MOST_BYTES:,} bytes, and was ended"
         if not reached and status:
             ended = f" (ended by signal {status - 128})" if status > 128 else ""
             return f"failed with exit status {status}{ended}"
