@@ -285,10 +285,10 @@ class Tells(Results[Params], Closing):
             now = f"with another reward ({rewards}, before {earlier})"
         logger.warning(
             "the point of trial #%d was recorded again %s: it counts as another trial. If this is "
-            "that trial's right result, pass replaces=%d; if rewards are noisy, pass noisy=True",
+            "that trial's right result, name its `number` as replaces; if rewards are noisy, pass "
+            "noisy=True",
             before.number + 1,
             now,
-            before.number,
         )
 
     def import_trials(self, source: Any) -> ImportReport:

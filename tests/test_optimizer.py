@@ -219,7 +219,7 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     same, said = [r.message for r in caplog.records]
     assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
-    assert "replaces=2; if rewards are noisy, pass noisy=True" in said
+    assert "name its `number` as replaces; if rewards are noisy, pass noisy=True" in said
     late = make()
     late.tell_failure({"x": 1.5, "k": 7})
     late.tell({"x": 1.5, "k": 7}, 1.0)

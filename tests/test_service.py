@@ -311,6 +311,8 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
         {**points[3]["params"], "k": 0},
         points[3]["params"],
     )
+    again = run(capsys, "tell", file, "p4", "--reward", "2", status=2)
+    assert "p4 has its result, trial 3, which was measured at another point" in again
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
     (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")

@@ -388,6 +388,13 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
+    named = told.get("params")
+    moved = (t for t in optimizer.trials if t.instead_of and f"p{t.asked}" == named)
+    if "replaces" not in others and (trial := next(moved, None)):
+        raise LLMOptError(
+            f"{named} has its result, trial {trial.number + 1}, which was measured at another "
+            f'point: correct it with "replaces": {trial.number + 1}, or give the parameters'
+        )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
