@@ -318,7 +318,8 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
         mine = (*space.names, *_OTHERS)
         left = [n for n in names if n not in mine and not n.startswith(_PARTS)]
         if left:
-            notes.append(f"columns that are no parameters: {', '.join(left[:_SHOWN])}")
+            said = f"columns that are no parameters: {', '.join(left[:_SHOWN])}"
+            notes.append(f"{said} (a part of the reward is named {_PARTS}NAME)")
         if remarks := [n for n in left if n.lower().rstrip("s") in _REMARKS]:
             notes.append(f"column {short(remarks[0])}: name it feedback to keep its text")
         there = {*names, *(name for row in source.rows for name in row.blank)}

@@ -233,7 +233,8 @@ def test_the_shell_takes_them(tmp_path, capsys):
     (tmp_path / "book.csv").write_text("lr,layer,act,Remarks,reward\n0.1,2,relu,brown,1\n")
     assert main(["tell", str(described), "--import", str(tmp_path / "book.csv")]) == 2
     shown = capsys.readouterr()
-    assert "columns that are no parameters: layer, Remarks\ncolumn 'Remarks': name it" in shown.err
+    assert "columns that are no parameters: layer, Remarks (a part" in shown.err
+    assert "named parts_NAME)\ncolumn 'Remarks': name it" in shown.err
     assert "parameters without a column: layers" in shown.err
     assert not shown.out
 

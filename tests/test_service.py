@@ -302,7 +302,10 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     file = write(tmp_path, model="network")
     points = run(capsys, "ask", file, "-n", "4")
     assert [p["point"] for p in points] == ["p1", "p2", "p3", "p4"]
-    (third,) = run(capsys, "tell", file, "p3", "--reward", "7.5", "--feedback", "clear")
+    words = ("--reward", "7.5", "--feedback", "clear", "--part", "yield=78.8", "--part", "side=1")
+    (third,) = run(capsys, "tell", file, "p3", *words)
+    assert third["parts"] == {"yield": 78.8, "side": 1}
+    assert "NAME=NUMBER" in run(capsys, "tell", file, "p3", "--part", "side", status=2)
     assert (third["params"], third["reward"], third["number"]) == (points[2]["params"], 7.5, 1)
     (failed,) = run(capsys, "tell", file, '{"params": "p2", "failed": "the pump broke"}')
     assert (failed["point"], failed["state"]) == ("p2", "failed")

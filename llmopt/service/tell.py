@@ -42,12 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for name, metavar, text in _OPTIONS:
         parser.add_argument(name, metavar=metavar, help=text)
+    parser.add_argument(
+        "--part", metavar="NAME=X", action="append", default=[], help="a number beside the reward"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Record all results, or none where one is wrong, and print their trials as JSON."""
     # Read before the search is opened: nobody is kept waiting meanwhile.
-    results = [_of_options(args)] if _given(args) else list(_results(args))
+    by_option = _given(args) or args.part
+    results = [_of_options(args)] if by_option else list(_results(args))
     if not results and not args.source:
         raise LLMOptError(
             "no result was given: expected one JSON object a line on standard input, or as an "
@@ -84,7 +88,17 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
         elif name in ("reward", "replaces"):
             with contextlib.suppress(ValueError):  # else the search says what it expects
                 result[name] = read_json(text)
+    if args.part:
+        result["parts"] = dict(map(_part, args.part))
     return result
+
+
+def _part(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError:
+        raise LLMOptError(f"--part {text}: expected NAME=NUMBER, such as yield=78.8") from None
 
 
 def _results(args: argparse.Namespace) -> Iterator[object]:
