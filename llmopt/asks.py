@@ -28,6 +28,7 @@ from llmopt.partners import propose_in_turns
 from llmopt.partners.turns import Partner
 from llmopt.point_task import Asking, fill
 from llmopt.points import (
+    place_of,
     point_to_ask,
     sample_fallbacks,
     sample_new,
@@ -360,7 +361,7 @@ class Asks(Tells[Params]):
             event = Asked(
                 [proposal_to_json(p, self.space) for p in proposals],
                 0,
-                [run.number for run in scope.runs if run.event.block],
+                scope.blocks,
                 +outcome.rejected,
                 rng=dict(rng.bit_generator.state),
                 completed=completed,
@@ -414,8 +415,8 @@ class Asks(Tells[Params]):
                 Asked(
                     [proposal_to_json(p, self.space) for p in proposals],
                     0 if ended else n,
-                    [run.number for run in scope.runs if run.event.block],
-                    {reason: count for reason, count in outcome.rejected.items() if count > 0},
+                    scope.blocks,
+                    +outcome.rejected,
                     outcome.stop,
                     None if drawn == now.generator.bit_generator.state else drawn,
                     waiting,
@@ -484,7 +485,7 @@ class Asks(Tells[Params]):
             if not Fixed.some(self.space, params):
                 raise
             event = Queued((), words, Fixed.of(self.space, params).to_json())
-        if not self.may_repeat and (there := _place_of(self._journal.state, event)):
+        if not self.may_repeat and (there := place_of(self._journal.state, event)):
             logger.warning("%s %s: it is queued again", short(params), there)
         self._journal.append(event)
 
@@ -597,19 +598,3 @@ class Asks(Tells[Params]):
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} the search after {made} evaluations"
-
-
-def _place_of(state: State, event: Queued) -> str:
-    """Say where a point that is to be queued is already; empty if it is new."""
-    if event.fixed:
-        return "is queued already" * any(p.to_json() == event.fixed for p in state.partial)
-    key = state.space.key
-    point = key(state.space.from_json_values(event.values))
-    there = [
-        f"is trial #{t.number + 1}"
-        for t in state.trials
-        if t.state == "complete" and key(t.values) == point
-    ]
-    for place, proposals in (("pending", state.pending), ("queued", state.queue)):
-        there += [f"is {place} already" for p in proposals if key(p.values) == point]
-    return there[-1] if there else ""

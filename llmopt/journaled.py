@@ -272,6 +272,11 @@ class Scope:
         return None if self._requests is None else max(0, self._requests - sent)
 
     @property
+    def blocks(self) -> list[int]:
+        """The numbers of the runs that are blocks of Python, in order."""
+        return [run.number for run in self.runs if run.event.block]
+
+    @property
     def limits(self) -> Limits:
         """The caps, as they are now."""
         return self._owner.limits

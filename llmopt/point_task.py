@@ -329,8 +329,8 @@ class PointTask:
 
     def repeats(self, proposal: Proposal) -> bool:
         """Whether the point of a proposal was evaluated before."""
-        key = self.space.key
-        return any(key(t.values) == key(proposal.values) for t in self.known.complete)
+        key, point = self.space.key, self.space.key(proposal.values)
+        return any(key(t.values) == point for t in self.known.complete)
 
     def describe(self, reading: Reading) -> str:
         """Return a point that is not used in words."""

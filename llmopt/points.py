@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from llmopt.errors import ParameterError
+from llmopt.events import Queued
 from llmopt.history import History, Proposal
 from llmopt.prompt.describe import describe_params
 from llmopt.space import Space, Value
+from llmopt.state import State
 from llmopt.util.text import short
 
 _FALLBACK_DRAWS = 100
@@ -155,3 +157,19 @@ def list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
     """Return the points that are left, for the model to choose one."""
     lines = [describe_params(values, space, space.names) for values in points]
     return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
+
+
+def place_of(state: State, event: Queued) -> str:
+    """Say where a point that is to be queued is already; empty if it is new."""
+    if event.fixed:
+        return "is queued already" * any(p.to_json() == event.fixed for p in state.partial)
+    key = state.space.key
+    point = key(state.space.from_json_values(event.values))
+    there = [
+        f"is trial #{t.number + 1}"
+        for t in state.trials
+        if t.state == "complete" and key(t.values) == point
+    ]
+    for place, proposals in (("pending", state.pending), ("queued", state.queue)):
+        there += [f"is {place} already" for p in proposals if key(p.values) == point]
+    return there[-1] if there else ""

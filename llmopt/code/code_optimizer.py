@@ -394,12 +394,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
 
     def _settle(self, outcome: Outcome, task: ProgramTask, scope: Scope, rng: Any) -> Candidate:
         """Record an ask, and return its candidate."""
-        blocks = [run.number for run in scope.runs if run.event.block]
         new = [proposal_to_json(p, self._programs) for p in outcome.proposals]
         drawn: dict[str, Any] = rng.bit_generator.state
         try:
             self._journal.append(
-                Asked(new, len(new), blocks, dict(+outcome.rejected), outcome.stop, drawn)
+                Asked(new, len(new), scope.blocks, dict(+outcome.rejected), outcome.stop, drawn)
             )
         except BaseException:
             task.close()
