@@ -21,7 +21,7 @@ from llmopt.code.secret_seeds import Starts
 from llmopt.history import Usage
 
 IDLE = "```python\ndef controller(obs):\n    return [0.0]\n```"
-PUMP = "Pump.\n```python\ndef controller(obs):\n    return [40 * obs[1]]\n```"
+PUMP = "Pump.\n```python\ndef controller(obs):\n    return [150 * obs[1]]\n```"
 TAGS = "```python\ndef controller(obs):\n    '<script>alert(1)</script>'\n    return [0.1]\n```"
 SHAPED = """```python
 def energy(obs):
@@ -34,7 +34,7 @@ def reward(obs, action, next_obs, info):
 
 @pytest.fixture(autouse=True)
 def short_episodes(monkeypatch):
-    """The car of `PUMP` is at the flag by then, and one that stays below is given up soon."""
+    """From every start the car of `PUMP` is at the flag in 170 steps; others are given up soon."""
     monkeypatch.setattr(gym.spec("MountainCarContinuous-v0"), "max_episode_steps", 260)
 
 
