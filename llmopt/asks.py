@@ -22,7 +22,7 @@ from llmopt.errors import (
 from llmopt.events import Asked, Queued, Started, Withdrawn
 from llmopt.history import History, Params, Proposal, without_withdrawn
 from llmopt.journal import FORMAT
-from llmopt.journaled import Scope, Stale
+from llmopt.model_calls import Scope, Stale
 from llmopt.options import options_to_store
 from llmopt.partners import propose_in_turns
 from llmopt.partners.turns import Partner
@@ -429,7 +429,7 @@ class Asks(Tells[Params]):
         return list(state.pending[-n:]), warned
 
     def check_ready(self) -> None:
-        """Check once for what would stop the first request; see `Journaled.check_ready`."""
+        """Check once for what would stop the first request; see `ModelCalls.check_ready`."""
         self._model.check_ready(capped=self._options.on_error == "raise" and not self._partners)
 
     def equip(

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
-from llmopt.history import Direction, Trial, without_withdrawn
-from llmopt.optuna_trials import (
+from llmopt.from_optuna import (
     note_of,
     parts_of,
     stderr_of,
@@ -25,6 +24,7 @@ from llmopt.optuna_trials import (
     violated,
     violation_of,
 )
+from llmopt.history import Direction, Trial, without_withdrawn
 from llmopt.resume import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT

@@ -38,8 +38,8 @@ from llmopt.evaluations import (
 )
 from llmopt.history import Direction, Params, Proposal
 from llmopt.journal import Journal, read_started
-from llmopt.journaled import Journaled
 from llmopt.lab.blocks import calculator_for as laboratory
+from llmopt.model_calls import ModelCalls
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.partners import partners_of
 from llmopt.point_task import asking_of
@@ -170,7 +170,7 @@ class LLMOptimizer(Asks[Params]):
         self._warned_of: set[bool] = set()  # of repeats with equal and with other rewards
         self._concluded = False
         self._journal = self._open(given, seed is not None)
-        self._model = Journaled(client, self._journal, given.limits)
+        self._model = ModelCalls(client, self._journal, given.limits)
         if isinstance(client, FolderClient):
             client.storage = self._journal.path
         if tool is not None:
@@ -317,7 +317,7 @@ class LLMOptimizer(Asks[Params]):
     def __getstate__(self) -> dict[str, Any]:
         with self._ask_lock, self._journal.lock:
             journal = copy.copy(self._journal)  # the file stays with the original
-            model = Journaled(self.client, journal, self.limits)
+            model = ModelCalls(self.client, journal, self.limits)
             own = {"_journal": journal, "_model": model, "_callbacks": None}
             gone = ("_ask_lock", "_merging")
             return {k: v for k, v in {**self.__dict__, **own}.items() if k not in gone}

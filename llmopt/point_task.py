@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from llmopt.acceptance import Acceptance
 from llmopt.client.base import Completion, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, TemplateError
 from llmopt.history import History, Proposal, Source
-from llmopt.journaled import Scope
+from llmopt.model_calls import Scope
 from llmopt.options import AskOptions, Composed
 from llmopt.points import list_of, sample_fallbacks, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
@@ -22,7 +23,7 @@ from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, data_of
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
-from llmopt.propose import BlockLimits, Outcome, Round, Tool, Unusable, propose
+from llmopt.propose import BlockLimits, Outcome, Round, Tool, propose
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
@@ -279,53 +280,19 @@ class PointTask:
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Return a new point of the space."""
-        space, text = self.space, completion.text
-        if self.fixed is None:
-            values = space.conform(reading.values)
-        elif (kept := self.fixed.apply(reading.values)) is not None:
-            values = kept
-        else:
-            why = f"with {self.fixed} this point lacks the values of other parameters"
-            raise Unusable("incomplete", why, text)
-        self._check_constraints(values, text)
-        values, moved = self._candidate(values, text)
-        if moved:
-            self._check_constraints(values, text)
-        key = space.key(values)
-        if key in self.seen and not self.asking.options.noisy:
-            if reading.otherwise is not None:
-                inside = replace(reading, values=reading.otherwise, otherwise=None)
-                return self.accept(inside, completion, scope)
-            why = "this point was already tried; propose another"
-            raise Unusable("duplicate", why, text)
-        self.seen.add(key)
+        asking = self.asking
+        checks = Acceptance(
+            self.space,
+            self.seen,
+            self.labels,
+            asking.options.noisy,
+            asking.facts.chats and not self._sampled,
+            self.fixed,
+            asking.refusal,
+        )
+        values, moved = checks.accept(reading.values, reading.otherwise, completion.text)
         source: Source = "drawn" if self._sampled else "llm"
         return Proposal(values, source, reading.explanation, clipped=reading.clipped or moved)
-
-    def _check_constraints(self, values: tuple[Value, ...], text: str) -> None:
-        if broken := self._inside.broken(values):
-            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
-            raise Unusable("constraint", f"this point breaks {amounts}", text)
-        if self.asking.refusal is not None and (why := self.asking.refusal(values)):
-            raise Unusable("constraint", why, text)
-
-    def _candidate(self, values: tuple[Value, ...], text: str) -> tuple[tuple[Value, ...], bool]:
-        """Return the candidate that a point is, and whether it is another point.
-
-        A chat model reads which one is nearest, and answers again; for other models it is taken.
-        """
-        table = self._inside.candidates
-        if table is None:
-            return values, False
-        seen = frozenset() if self.asking.options.noisy else self.seen
-        chats = self.asking.facts.chats and not self._sampled
-        row = table.match(values, seen)
-        if row is not None and (chats or self.space.key(row) not in seen):
-            return row, False
-        if not chats:
-            return table.nearest(values, seen, equal_first=False), True
-        near = describe_params(table.nearest(values, seen), self.space, self.labels)
-        raise Unusable("candidate", f"this point does not exist; the nearest one is {near}", text)
 
     def repeats(self, proposal: Proposal) -> bool:
         """Whether the point of a proposal was evaluated before."""

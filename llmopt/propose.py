@@ -28,7 +28,7 @@ from llmopt.errors import (
     is_permanent,
 )
 from llmopt.history import Proposal
-from llmopt.journaled import Scope
+from llmopt.model_calls import Scope
 from llmopt.prompt.answer import notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, blocks_left

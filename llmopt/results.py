@@ -11,7 +11,7 @@ from llmopt.errors import LLMOptError, NoTrialsError
 from llmopt.events import Called
 from llmopt.history import Direction, History, Params, Proposal, Trial, why_no_best
 from llmopt.journal import Journal
-from llmopt.journaled import Account
+from llmopt.model_calls import Account
 from llmopt.prompt import Prompt
 from llmopt.repeats import Merged
 from llmopt.space import Space

@@ -11,11 +11,11 @@ from llmopt.client.base import client_name
 from llmopt.errors import needs
 from llmopt.history import History, Trial
 from llmopt.journal import Journal
-from llmopt.optuna_study import study_of, trials_of
 from llmopt.prompt.log import Log
 from llmopt.report_page.page import write_page
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
+from llmopt.to_optuna import study_of, trials_of
 
 if TYPE_CHECKING:
     import pandas

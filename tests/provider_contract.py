@@ -33,7 +33,7 @@ from llmopt.errors import (
     RefusedKeyError,
     install_hint,
 )
-from llmopt.journaled import Journaled, MemoryLedger
+from llmopt.model_calls import MemoryLedger, ModelCalls
 
 # A piece of an Anthropic message that never began; to the others it is no answer at all.
 _PIECE = b"""event: content_block_delta
@@ -555,7 +555,7 @@ class ProviderContract:
     def test_a_call_that_was_given_up_counts_with_the_most_that_it_may_cost(self, server):
         client = self.client(server, api_key=KEY, timeout=0.8, price=Price(1.0, 2.0))
         server.play(Hang(), Say(self.body("x: 0.5")))
-        model = Journaled(client, MemoryLedger(), Limits(max_cost=5.0))
+        model = ModelCalls(client, MemoryLedger(), Limits(max_cost=5.0))
         assert model.scope(base=0).complete(ASK).completions[0].text == "x: 0.5"
         usage = model.usage
         assert (usage.requests, usage.unpriced, usage.estimated) == (2, 0, 1)

@@ -114,7 +114,7 @@ def test_variables_outlive_a_worker_that_runs_out_of_memory(bench):
     bench.run("import os\nos._exit(3)")
     assert bench.says("print(kept)") == "5"
     unsaved = bench.run(  # its snapshot cannot be made
-        "import sys\nmore = 6\nsys.modules['llmopt.lab.worker'].snapshot = lambda most: [][0]"
+        "import sys\nmore = 6\nsys.modules['llmopt.lab.block_runner'].snapshot = lambda most: [][0]"
     )
     assert "do not survive an interruption" in unsaved.notes[0]
     assert bench.says("print(kept, more)") == "5 6"
@@ -499,7 +499,7 @@ def test_values_have_a_bound_and_those_that_the_block_names_come_first(bench):
 
 @pytest.mark.parametrize("forged", ["{'w': [float('nan'), 1]}", "{'w': [1] * 20_000}", "5"])
 def test_a_worker_that_forges_values_ends_its_block(bench, forged):
-    module = "import sys\nlab = sys.modules['llmopt.lab.worker']\n"
+    module = "import sys\nlab = sys.modules['llmopt.lab.block_runner']\n"
     block = bench.run(f"{module}lab._points = lambda *_: {forged}")
     assert "The block was ended" in block.output
     assert block.values == {}

@@ -550,12 +550,12 @@ class TestSaving:
         loaded.tell(waiting, 1.0)
         assert [(t.source, t.values) for t in loaded.history.trials] == [("llm", (1, 1))]
         process = os.getpid()
-        monkeypatch.setattr("llmopt.journaled.os.getpid", lambda: process + 1)
+        monkeypatch.setattr("llmopt.model_calls.os.getpid", lambda: process + 1)
 
         def gone(client):
             raise MissingKeyError("no key")
 
-        monkeypatch.setattr("llmopt.journaled.check_ready", gone)
+        monkeypatch.setattr("llmopt.model_calls.check_ready", gone)
         with pytest.raises(MissingKeyError):
             loaded.ask()
 

@@ -110,7 +110,7 @@ class TestCutOff:
                 raise KeyboardInterrupt
 
         at_once = functools.partial(complete_with_retries, sleep=sleep)
-        monkeypatch.setattr("llmopt.journaled.complete_with_retries", at_once)
+        monkeypatch.setattr("llmopt.model_calls.complete_with_retries", at_once)
         busy = ClientError("busy", retryable=True)
         first = make([busy, busy, "x: 1"], storage=tmp_path / "run.jsonl")
         with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():

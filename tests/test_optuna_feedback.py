@@ -23,7 +23,7 @@ from llmopt import (
     SpaceError,
 )
 from llmopt.adapters.optuna import LLMSampler, asking
-from llmopt.optuna_trials import WAITED, duration_of
+from llmopt.from_optuna import WAITED, duration_of
 
 XY = {"x": FloatDistribution(-5, 5), "y": IntDistribution(0, 9)}
 XY_SPACE = {"x": Float(-5, 5), "y": Int(0, 9)}

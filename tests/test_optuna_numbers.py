@@ -11,7 +11,7 @@ from test_optuna_feedback import XY, bowl, new, study_of
 
 from llmopt import FallbackWarning, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler, asking
-from llmopt.optuna_trials import for_readers
+from llmopt.from_optuna import for_readers
 from llmopt.report_page.page import page as page_of
 
 

@@ -22,7 +22,7 @@ def slept(monkeypatch):
     """The waits between attempts, of which none is waited for."""
     waits: list[float] = []
     quick = partial(complete_with_retries, sleep=waits.append)
-    monkeypatch.setattr("llmopt.journaled.complete_with_retries", quick)
+    monkeypatch.setattr("llmopt.model_calls.complete_with_retries", quick)
     return waits
 
 

@@ -29,12 +29,11 @@ from llmopt.adapters.nevergrad.space import ParameterSpace
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_user
+from llmopt.from_optuna import number_of
 from llmopt.history import History, Proposal, Trial
-from llmopt.journaled import Account, Journaled, MemoryLedger
 from llmopt.lab.blocks import calculator_for
+from llmopt.model_calls import Account, MemoryLedger, ModelCalls
 from llmopt.options import AskArguments, AskOptions, Partners
-from llmopt.optuna_study import study_of, trials_of
-from llmopt.optuna_trials import number_of
 from llmopt.partners import partners_of, propose_in_turns
 from llmopt.point_task import asking_of, fill
 from llmopt.prompt import Prompt, get_prompt
@@ -44,6 +43,7 @@ from llmopt.propose import Outcome
 from llmopt.repeats import Merged
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
+from llmopt.to_optuna import study_of, trials_of
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
@@ -112,7 +112,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         tool = calculator_for(given, client, asking.prompt)
         self._asking = asking.with_tool(tool)
         self._ledger = MemoryLedger()
-        self._model = Journaled(client, self._ledger, given.limits)
+        self._model = ModelCalls(client, self._ledger, given.limits)
         self._partners = partners_of(partner, None, self._parameters.space)
         self._n_warmup = asking.start_up() if start == "auto" else start
         self._batch_size = batch_size

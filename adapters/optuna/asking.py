@@ -28,9 +28,9 @@ from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, client_name
 from llmopt.errors import BudgetExceededError, LLMOptError, SearchStopped, is_permanent, warn_user
+from llmopt.from_optuna import for_readers, named_in
 from llmopt.history import Proposal, Usage
-from llmopt.journaled import Journaled
-from llmopt.optuna_trials import for_readers, named_in
+from llmopt.model_calls import ModelCalls
 from llmopt.partners import Partner, propose_in_turns
 from llmopt.point_task import Asking, fill
 from llmopt.progress import waiting
@@ -82,7 +82,7 @@ class Need:
     left_out: Collection[str] = ()  # parameters that are not asked for
 
 
-class StudyModel(Journaled):
+class StudyModel(ModelCalls):
     """A model with the account of a study, and the points of its answers that wait."""
 
     journal: StudyLedger

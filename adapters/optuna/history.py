@@ -13,7 +13,7 @@ from typing import Any
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from llmopt import optuna_trials as stored
+from llmopt import from_optuna as stored
 from llmopt.adapters.optuna.records import (
     is_stopped,
     read_drawn,

@@ -11,11 +11,11 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from llmopt import optuna_trials as stored
+from llmopt import from_optuna as stored
 from llmopt.errors import StorageError
 from llmopt.events import Called, Event, Failed, Replied
 from llmopt.history import Proposal, Usage
-from llmopt.journaled import AnyPoints, MemoryLedger
+from llmopt.model_calls import AnyPoints, MemoryLedger
 from llmopt.state import State, reduce
 from llmopt.util.text import cut, first_line
 

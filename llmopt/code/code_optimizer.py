@@ -48,8 +48,8 @@ from llmopt.errors import (
 from llmopt.events import Asked, Started, Told
 from llmopt.history import Direction, why_no_best
 from llmopt.journal import FORMAT, Journal, read_started
-from llmopt.journaled import Account, Journaled, Scope, Stale
 from llmopt.lab.blocks import calculator_for
+from llmopt.model_calls import Account, ModelCalls, Scope, Stale
 from llmopt.options import AskOptions, ComputeArguments
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts
@@ -181,7 +181,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         self._about = {"model": client_name(model), "functions": names}
         self._ask_lock, self._concluded = Lock(), False
         self._journal = self._open(storage, model, seed is not None)
-        self._model = Journaled(model, self._journal, Limits(**given_of(Limits)))
+        self._model = ModelCalls(model, self._journal, Limits(**given_of(Limits)))
         if tool is not None:
             tool.folder = self._journal.arrays.folder
         self._pending = {
@@ -327,7 +327,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             return candidate
 
     def check_ready(self) -> None:
-        """Check that the first request can succeed; see `Journaled.check_ready`."""
+        """Check that the first request can succeed; see `ModelCalls.check_ready`."""
         self._model.check_ready()
 
     def _ask(self) -> Candidate:

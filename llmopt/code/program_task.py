@@ -14,7 +14,7 @@ from llmopt.code.computing import data_of, variables_of, words_after
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, shorten
 from llmopt.history import Proposal
-from llmopt.journaled import Scope
+from llmopt.model_calls import Scope
 from llmopt.options import AskOptions
 from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.python_block import ToolFacts

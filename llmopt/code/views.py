@@ -10,9 +10,9 @@ from llmopt.code.program import ProgramSpace
 from llmopt.errors import StorageError
 from llmopt.history import Direction, Usage
 from llmopt.journal import Journal, read_started
-from llmopt.optuna_study import frozen, study_of
 from llmopt.prompt.python_block import Computed
 from llmopt.state import State
+from llmopt.to_optuna import frozen, study_of
 from llmopt.util.text import short
 from llmopt.views import Views
 

@@ -1,7 +1,7 @@
 """Runs the blocks of Python that a model gives in place of a point.
 
-Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.lab.worker`): no file, no network, no
-further process. Its variables, functions and jobs stay for later blocks. After each block the
+Blocks run in a confined worker (`llmopt.sandbox`, `llmopt.lab.block_runner`): no file, no network,
+no further process. Its variables, functions and jobs stay for later blocks. After each block the
 worker gives a snapshot, bytes that only a confined worker ever reads again: with it a new worker
 continues where the last one ended, in this process or a later one.
 """
@@ -293,7 +293,7 @@ class Laboratory(Closing):
             "numba": numba, "cma": "cma" in libraries,
         }  # fmt: skip
         extension = {
-            "module": "llmopt.lab.worker",
+            "module": "llmopt.lab.block_runner",
             "root": str(Path(__file__).parents[2]),
             "options": options,
         }

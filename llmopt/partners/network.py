@@ -10,7 +10,7 @@ import numpy as np
 from llmopt.client.local.network import NetworkClient
 from llmopt.history import History, Proposal, Source
 from llmopt.journal import Journal
-from llmopt.journaled import Journaled
+from llmopt.model_calls import ModelCalls
 from llmopt.options import AskOptions
 from llmopt.point_task import asking_of, propose_points
 from llmopt.space import Space
@@ -36,7 +36,7 @@ class NetworkPartner:
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``; see `Partner.propose`."""
         journal = Journal(None, State(space, history.directions))
-        scope = Journaled(self._client, journal).scope(0)
+        scope = ModelCalls(self._client, journal).scope(0)
         outcome = propose_points(self._asking, scope, space, history, rng, n, seen=set(seen))
         return [
             replace(p, source=self.source, explanation="", seconds=0.0)

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from llmopt.history import History, Proposal, Source
-from llmopt.journaled import Scope
+from llmopt.model_calls import Scope
 from llmopt.partners.cma import CMAPartner, several_objectives
 from llmopt.partners.network import NetworkPartner
 from llmopt.point_task import Asking, propose_points

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, needs
-from llmopt.optuna_study import frozen, study_of
+from llmopt.to_optuna import frozen, study_of
 from llmopt.util.text import clean, cut, short
 
 if TYPE_CHECKING:

@@ -20,9 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from llmopt._version import __version__
 from llmopt.errors import StorageError
-from llmopt.history import Usage
-from llmopt.optuna_study import PREFIX
-from llmopt.optuna_trials import (
+from llmopt.from_optuna import (
     calls_of,
     for_readers,
     note_of,
@@ -35,6 +33,7 @@ from llmopt.optuna_trials import (
     violated,
     violations_in_words,
 )
+from llmopt.history import Usage
 from llmopt.prompt.answer import notes_of
 from llmopt.report_page.figures import (
     LEAST_IMPORTANCE,
@@ -42,6 +41,7 @@ from llmopt.report_page.figures import (
     objectives_of,
     plotly_script,
 )
+from llmopt.to_optuna import PREFIX
 from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut, short
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import wire
 
-import llmopt.journaled
+import llmopt.model_calls
 from llmopt import Float, LLMOptimizer
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.prices import Price
@@ -98,8 +98,8 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
     file = folder / f"{provider}.jsonl"
     waits: list[float] = []
     quick = partial(complete_with_retries, sleep=waits.append)
-    kept = llmopt.journaled.complete_with_retries
-    llmopt.journaled.complete_with_retries = quick  # type: ignore[assignment]
+    kept = llmopt.model_calls.complete_with_retries
+    llmopt.model_calls.complete_with_retries = quick  # type: ignore[assignment]
 
     def opened() -> LLMOptimizer[dict[str, float]]:
         client = kind(
@@ -130,7 +130,7 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
         optimizer.close()
         again = LLMOptimizer.load(file, optimizer.client)
     finally:
-        llmopt.journaled.complete_with_retries = kept
+        llmopt.model_calls.complete_with_retries = kept
         server.close()
     counts = line.counts
     good = counts["answered"] + counts["slow"]

@@ -35,7 +35,7 @@ from llmopt.client.base import Completion, Reply
 from llmopt.errors import ClientError
 
 _HERE = Path(llmopt.__file__).parent
-_CORE = ("optimizer", "journal", "journaled", "state", "propose", "point_task")
+_CORE = ("optimizer", "journal", "model_calls", "state", "propose", "point_task")
 _FILES = {str(_HERE / f"{name}.py") for name in _CORE}
 
 

@@ -30,7 +30,7 @@ from llmopt.code.prompt import MAX_SENT_BACK
 from llmopt.errors import ParseError
 from llmopt.events import Asked
 from llmopt.journal import Journal
-from llmopt.journaled import Account, Journaled
+from llmopt.model_calls import Account, ModelCalls
 from llmopt.policies.episode import random_steps
 from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
@@ -98,7 +98,7 @@ class GenCode(Account):
         client: Client = self.llm if hasattr(self.llm, "complete") else _Chat(self.llm)
         caps = Limits(max_requests, max_tokens, max_cost)
         self._journal = Journal(None, JournalState(ProgramSpace()))
-        self._model = Journaled(client, self._journal, caps)
+        self._model = ModelCalls(client, self._journal, caps)
         self.env_name = str(env)
         self.success_func = getattr(env, "success_func", None)
         self.response: str | None = None

@@ -4,7 +4,7 @@ A request is looked up in the journal before it is sent. So an ask that an error
 ended is repeated from the state in which it began, finds the replies that it paid for, and sends
 only what is missing:
 
-    model = Journaled(client, journal, Limits(max_requests=100))
+    model = ModelCalls(client, journal, Limits(max_requests=100))
     scope = model.scope(base=journal.state.count)    # one ask
     reply = scope.complete(request)                  # of the journal, or paid for within the caps
     journal.append(Asked(...))                       # settles the ask, and closes its replies
@@ -103,7 +103,7 @@ class Stale(Exception):
     """The ask that is repeated was another one: it starts from the present state instead."""
 
 
-class Journaled:
+class ModelCalls:
     """A client with its journal and its caps.
 
     Args:
@@ -215,9 +215,9 @@ class Journaled:
 
 
 class Account:
-    """What a search spends: the public part of its `Journaled` model."""
+    """What a search spends: the public part of its `ModelCalls` model."""
 
-    _model: Journaled
+    _model: ModelCalls
 
     @property
     def client(self) -> Client:
@@ -254,7 +254,7 @@ class Scope:
         replies: The replies of this ask, in order.
     """
 
-    def __init__(self, owner: Journaled, base: int, repeats: bool) -> None:
+    def __init__(self, owner: ModelCalls, base: int, repeats: bool) -> None:
         self._owner, self.base, self.client = owner, base, owner.client
         self._repeats = repeats
         cap, state = owner.limits.max_requests, owner.journal.state
