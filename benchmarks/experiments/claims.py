@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of, paired
+from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of, paired, questions
 from llmopt.benchmarks.experiments.words import CHANGED, TUNING, WRITTEN, is_present
 from llmopt.benchmarks.report.budgets import medians, searches
+from llmopt.benchmarks.report.stats import LEVEL, holm
 from llmopt.benchmarks.tasks.reactions import REACTIONS
 from llmopt.benchmarks.tasks.studies import STUDIES
 
@@ -59,6 +60,28 @@ def policies() -> Sequence[int]:
 def tuning() -> Sequence[int]:
     """Return how many tuning tasks the chat model had: all, and those on data made here."""
     return len(STUDIES), sum(not task.known for task in STUDIES.values())
+
+
+def together() -> Sequence[int]:
+    """Return the comparisons of the page's questions, the significant ones, and how many fall.
+
+    They fall if Holm's correction is for all comparisons at once.
+    """
+    met = [pairing for q in questions() if q.core for pairing in q.pairings]
+    significant = [p < LEVEL for _, p in met]
+    kept = [p < LEVEL for p in holm([each.p for each, _ in met])]
+    return len(met), sum(significant), sum(significant) - sum(kept)
+
+
+def by_origin() -> Numbers:
+    """Return pairs won over TPE with 5 start-up trials in percent: on data made here, on public."""
+    for title in (
+        "of these, the six tasks on data made here",
+        "of these, the five tasks on public data",
+    ):
+        (question,) = (q for q in questions() if q.title == title)
+        (share,) = (e.shares.mean() for e, _ in question.pairings if e.rival.endswith("trials"))
+        yield f"{100 * share:.0f}"
 
 
 def tables() -> Sequence[int]:
@@ -184,11 +207,10 @@ def _share(lines: Sequence[Any], task: str, random: Sequence[float]) -> float:
 
 
 def reactions() -> Numbers:
-    """Return the number of tables, the evaluations of a search, the searches of two methods."""
+    """Return the number of tables, the evaluations of a search, the searches of a rival."""
     lines = lines_of("reactions")
     yield from (len({x["task"] for x in lines}), lines[0]["evaluations"])
-    for method in ("random", "baybe"):
-        yield len({x["seed"] for x in lines if x["method"] == method})
+    yield min(len({x["seed"] for x in lines if x["method"] == m}) for m in ("random", "baybe"))
 
 
 def reactions_of_the_model() -> Numbers:
@@ -248,6 +270,8 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ("docs/results.md", "{} policies: {} written, {} changed, {} known", policies),
     ("docs/results.md", "a controller for {} of {} tasks", controllers),
     ("docs/results.md", "{} tuning tasks with words, {} of them on data made here", tuning),
+    ("docs/results.md", "{} comparisons, {} verdicts, {} of which fall together", together),
+    ("docs/results.md", "{} % over TPE on data made here, {} % on public data", by_origin),
     ("docs/results.md", "{} tuning tasks without words, {} of them tables", tables),
     (
         "docs/results.md",
@@ -261,7 +285,7 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ),
     (
         "docs/results.md",
-        "{} tables of reactions, {} evaluations, {} searches, {} of BayBE",
+        "{} tables of reactions, {} evaluations, {} searches of each rival",
         reactions,
     ),
     (

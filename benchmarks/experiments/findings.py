@@ -206,7 +206,9 @@ def questions() -> list[Question]:
     words, policies, hpo = words_scores(), policy_scores(), study_scores("hpo", 50)
     short, long = function_scores(100), function_scores(400)
     tuned = words_scores(TUNING)
-    studies, made_here = study_scores("studies", 20), [s for s in STUDIES if not STUDIES[s].known]
+    studies = study_scores("studies", 20)
+    made_here = [s for s in STUDIES if not STUDIES[s].known]
+    public = [s for s in STUDIES if STUDIES[s].known]
     after_forty = study_scores("studies", 40)
     suite = beside_suite()
     in_suite = {key: f"{_NUMERIC[key]} (suite), 120" for key in _SUITE}
@@ -242,6 +244,8 @@ def questions() -> list[Question]:
                  "llambo", {"tpe": "TPE"} | _CHANCE),
         Question(settings, CHAT, "of these, the six tasks on data made here",
                  only(studies, made_here), "words", _SAMPLERS | {"design-tpe": _THEN_TPE}),
+        Question(settings, CHAT, "of these, the five tasks on public data",
+                 only(studies, public), "words", _SAMPLERS | {"design-tpe": _THEN_TPE}),
         Question(settings, CHAT, "hyper-parameters, words that give nothing away, 20 trials",
                  studies, "plain", _SAMPLERS | _CHANCE),
         Question(settings, CHAT, "hyper-parameters, version 9, which may compute, 20 trials",
