@@ -36,6 +36,7 @@ from typing import Any, Generic, TypeVar
 from llmopt.errors import HOPELESS, BrokenTaskError
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean, short
+from llmopt.util.threads import SEARCH_DEADLINE, Deadline
 
 Job = TypeVar("Job")
 Ask = Callable[[int, int], Sequence[Job]]
@@ -186,7 +187,7 @@ def drive(
         give_back: Takes jobs that did not begin.
         executor: Where evaluations run; ``None`` for the calling thread.
         workers: How many run at once.
-        timeout: Seconds after which no further evaluation begins.
+        timeout: Seconds after which no further evaluation and no request begins.
 
     Raises:
         BrokenTaskError: The first five evaluations failed.
@@ -199,26 +200,39 @@ def drive(
         if failure is not None:
             failures.see(*failure)
 
-    deadline = None if timeout is None else time.monotonic() + timeout
-    late = f"timeout={timeout:g} seconds are over" if timeout is not None else ""
+    deadline = Deadline()
+    if timeout is not None:
+        deadline = Deadline(time.monotonic() + timeout, f"timeout={timeout:g} seconds are over")
+
+    def ask_in_time(free: int, running: int) -> Sequence[Job]:
+        before = SEARCH_DEADLINE.set(deadline)
+        try:
+            return ask(free, running)
+        finally:
+            SEARCH_DEADLINE.reset(before)
+
     if executor is None:
-        return _one_by_one(ask, call, record, deadline, late)
-    loop = _Parallel(ask, call, record, give_back, executor, workers)
-    return loop.run(deadline, late)
+        return _one_by_one(ask_in_time, call, record, give_back, deadline)
+    return _Parallel(ask_in_time, call, record, give_back, executor, workers).run(deadline)
 
 
 def _one_by_one(
-    ask: Ask[Job], call: Call[Job], record: Record[Job], deadline: float | None, late: str
+    ask: Ask[Job],
+    call: Call[Job],
+    record: Record[Job],
+    give_back: Callable[[Sequence[Job]], object],
+    deadline: Deadline,
 ) -> str:
     interrupts = _Interrupts(lambda: None)
     try:
         with interrupts.watched():
             while not interrupts.came:
-                if deadline is not None and time.monotonic() >= deadline:
-                    return late
                 interrupts.asking = True
-                jobs = ask(1, 0)
+                jobs = ask(1, 0) if deadline.left else []
                 interrupts.asking = False
+                if not deadline.left:
+                    give_back(jobs)
+                    return deadline.why
                 if not jobs:
                     return ""
                 function, *args = call(jobs[0])
@@ -261,20 +275,18 @@ class _Parallel(Generic[Job]):
         self._raised: BaseException | None = None  # the first error, raised once all has ended
         self._ended = ""
 
-    def run(self, deadline: float | None, late: str) -> str:
+    def run(self, deadline: Deadline) -> str:
         interrupts = _Interrupts(lambda: self._arrived.put((None, None)))
         try:
             with interrupts.watched():
                 self._begin_ask()
                 while self._asking or self._running:
                     try:
-                        wait = None
-                        if deadline is not None:
-                            wait = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+                        wait = min(deadline.left, threading.TIMEOUT_MAX)
                         self._take(*self._arrived.get(timeout=wait))
                     except Empty:
-                        self._end(late)
-                        deadline = None
+                        self._end(deadline.why)
+                        deadline = Deadline()
                     if interrupts.came:
                         self._end(INTERRUPTED)
                     if self._arrived.empty():  # results first: the next points follow from them

@@ -219,8 +219,9 @@ def minimize(
             One request then asks for this number of points (see ``batch_size``).
             ``executor``: a ``concurrent.futures`` or Dask executor for the evaluations, instead of
             threads. It is not shut down. Requests are sent from this process.
-            ``timeout``: seconds after which no further evaluation begins; running evaluations are
-            completed and recorded.
+            ``timeout``: seconds after which no further evaluation and no request begins. Running
+            evaluations are completed and recorded. A running request is ended, and may be charged;
+            only a model in this process and a client of your own finish their answer.
             ``evaluation_timeout``: seconds of one evaluation, each in its own process (on Linux a
             fork; elsewhere `f` must be importable). At the limit it is killed with all that it
             started, and the point counts as failed; so it does if the process crashes.

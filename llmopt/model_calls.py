@@ -27,6 +27,7 @@ from llmopt.events import Asked, Called, Computed, Event, Failed, Json, Replied
 from llmopt.history import Usage
 from llmopt.state import Run, State, reduce
 from llmopt.util.text import a_type
+from llmopt.util.threads import SEARCH_DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -287,6 +288,7 @@ class Scope:
         Raises:
             BudgetExceededError: A cap is reached.
             ClientError: The model could not be asked.
+            SearchStopped: The time of the search is over.
             StorageError: The journal cannot be written.
             Stale: Nothing is known of the ask that is repeated.
         """
@@ -330,7 +332,7 @@ class Scope:
         def failed(error: ClientError, attempt: int) -> None:
             spent = error.requests, error.unpriced, error.cost or 0.0, error.estimated
             owner.note(Failed(*spent, error=str(error)[:1000]))
-            if error.requests or error.retryable:
+            if (error.requests or error.retryable) and SEARCH_DEADLINE.get().left:
                 logger.warning("%s: attempt %d failed: %s", client_name(client), attempt, error)
             if error.unpriced or error.estimated:
                 owner.limits.check(owner.journal.spent, most)  # before it is sent once more

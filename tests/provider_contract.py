@@ -9,6 +9,7 @@ import logging
 import pickle
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,6 +35,7 @@ from llmopt.errors import (
     install_hint,
 )
 from llmopt.model_calls import MemoryLedger, ModelCalls
+from llmopt.util.threads import SEARCH_DEADLINE, Deadline
 
 # A piece of an Anthropic message that never began; to the others it is no answer at all.
 _PIECE = b"""event: content_block_delta
@@ -531,6 +533,18 @@ class ProviderContract:
         assert len(server.seen) == 1
         server.play(Say(self.body("x")))
         assert ask(client).completions[0].text == "x"
+
+    @pytest.mark.parametrize("behaviour", [Hang(), Trickle()])
+    def test_a_request_ends_with_the_time_of_its_search(self, server, behaviour):
+        client = self.client(server, api_key=KEY, timeout=30)
+        server.play(behaviour)
+        began = time.monotonic()
+        before = SEARCH_DEADLINE.set(Deadline(began + 0.5, "over"))
+        try:
+            self.failure(client)
+        finally:
+            SEARCH_DEADLINE.reset(before)
+        assert time.monotonic() - began < 5
 
     def test_nobody_listens(self, server, connected):
         server.close()

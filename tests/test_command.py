@@ -210,6 +210,22 @@ def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
     assert "has not answered" not in caplog.text
 
 
+def test_no_request_outlasts_the_timeout_of_a_search(log, tmp_path):
+    asked = client("stuck", variables="LLM_LOG")
+    options = {"warmup": 2, "seed": 1, "storage": tmp_path / "s.jsonl"}
+    for wait in (1.0, 0.5):
+        began = time.monotonic()
+        result = maximize(lambda p: 1.0, SPACE, 9, asked, timeout=wait, **options)
+        assert time.monotonic() - began < 20
+        assert result.stopped == f"timeout={wait:g} seconds are over"
+        assert len(result.trials) == 2
+    assert calls(log) == 2
+    assert none_left(log)
+    result = maximize(lambda p: 1.0, SPACE, 3, client("plain", variables="LLM_LOG"), **options)
+    assert not result.stopped
+    assert [t.source for t in result.trials] == ["warmup", "warmup", "llm"]
+
+
 def test_a_failed_call_is_repeated_once(log):
     with pytest.raises(ClientError, match="gave up after 2 attempts"):
         complete_with_retries(client("empty", variables="LLM_LOG"), ASK, sleep=lambda s: None)

@@ -181,6 +181,26 @@ def test_after_the_timeout_no_evaluation_begins_and_what_runs_is_told(n_jobs):
     assert result.optimizer.pending == []
 
 
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_an_answer_that_comes_after_the_timeout_waits_for_a_resume(n_jobs, tmp_path):
+    class Slow(Model):
+        def reply(self, request):
+            time.sleep(0.5 * (self.count == 1))
+            return super().reply(request)
+
+    path, model, seen = tmp_path / "s.jsonl", Slow(), []
+
+    def f(point):
+        seen.append(point)
+        return 1.0
+
+    options = {"n_jobs": n_jobs, "warmup": 0, "storage": path}
+    result = search(f, 8, model, timeout=0.3, **options)
+    assert (result.stopped, seen, model.count) == ("timeout=0.3 seconds are over", [], 1)
+    assert search(f, 8, model, **options).usage.requests == 8
+    assert sorted(point["x"] for point in seen) == [0.001 * k for k in range(1, 9)]
+
+
 @pytest.mark.parametrize("n_jobs", [2, 5])
 def test_a_parallel_search_that_was_killed_evaluates_what_it_had_begun(n_jobs, tmp_path):
     path = tmp_path / "s.jsonl"

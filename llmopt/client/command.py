@@ -34,7 +34,7 @@ from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.util.arguments import number
 from llmopt.util.text import clean, short
-from llmopt.util.threads import WAIT_SHOWN
+from llmopt.util.threads import SEARCH_DEADLINE, WAIT_SHOWN
 
 MOST_BYTES = 1_000_000
 """Maximum size of an answer, and of what a command may say on standard error."""
@@ -222,6 +222,7 @@ class CommandClient:
             alive, end = os.pipe()
             guard = [sys.executable, "-I", "-S", command_guard.__file__, str(alive)]
             began, silent = time.monotonic(), not WAIT_SHOWN.get()
+            limit = min(self.timeout, SEARCH_DEADLINE.get().left)
             process = subprocess.Popen(
                 [*guard, program, *self.arguments[1:]],
                 stdin=given,
@@ -235,19 +236,19 @@ class CommandClient:
                 while reached is None and not _ended(process, _POLL_SECONDS):
                     if max(_size(answer), _size(errors)) > MOST_BYTES:
                         reached = "length"
-                    elif (waited := time.monotonic() - began) >= self.timeout:
+                    elif (waited := time.monotonic() - began) >= limit:
                         reached = "time"
                     elif silent and waited >= SIGN_SECONDS:
                         silent = False
                         said = "%s has not answered for %.0f s: waiting up to %g s"
-                        logger.warning(said, self.name, waited, self.timeout)
+                        logger.warning(said, self.name, waited, limit)
             finally:
                 os.write(end, b"end")  # a forked process may hold this end open
                 os.close(end)
                 os.close(alive)
                 _ended(process, _GUARD_SECONDS)
             said = self._read(answer, 0, MOST_BYTES)
-            problem = self._problem(reached, process.returncode, said)
+            problem = self._problem(reached, process.returncode, said, limit)
             if problem:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
                 told = " ".join(redact(told, _secrets()).split())
@@ -278,8 +279,10 @@ class CommandClient:
         self._answered, self._failures = True, []
         return Completion(hide(clean(said), _secrets()))
 
-    def _problem(self, reached: str | None, status: int | None, said: str) -> str:
+    def _problem(self, reached: str | None, status: int | None, said: str, limit: float) -> str:
         """Return why there is no answer; empty if there is one."""
+        if reached == "time" and limit < self.timeout:
+            return f"was ended after {limit:.0f} s: {SEARCH_DEADLINE.get().why}"
         if reached == "time":
             return (
                 f"did not end within {self.timeout:g} s, and was ended. If it is merely slow, give "

@@ -22,6 +22,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import math
 import os
 import re
 import sys
@@ -42,7 +43,7 @@ from llmopt.util.files import (
     write_text_atomically,
 )
 from llmopt.util.text import a_type, clean
-from llmopt.util.threads import Lock
+from llmopt.util.threads import SEARCH_DEADLINE, Lock
 
 ANSWER_BYTES = 1_000_000
 """Maximum size of an answer; a longer one is cut."""
@@ -113,7 +114,7 @@ class FolderClient:
     def complete(self, request: Request) -> Reply:
         """Write the request and wait for its answer."""
         start = time.monotonic()
-        deadline = None if self.timeout is None else start + self.timeout
+        limit = min(math.inf if self.timeout is None else self.timeout, SEARCH_DEADLINE.get().left)
         number: int | None = None
         try:
             with contextlib.ExitStack() as claims:
@@ -123,7 +124,7 @@ class FolderClient:
                     _outcomes.setdefault((os.getpid(), self.folder.absolute()), "")
                     number = self._earlier(request, claims) or self._write(request, claims)
                     self._taken.add(number)
-                completion = self._wait(number, deadline)
+                completion = self._wait(number, start, limit)
         except BaseException as error:
             self._taken.discard(number or 0)  # a repeated request finds it again
             if isinstance(error, OSError):
@@ -185,14 +186,14 @@ class FolderClient:
         write_text_atomically(self._path(number, _REQUEST), clean(request.transcript))
         return number
 
-    def _wait(self, number: int, deadline: float | None) -> Completion:
+    def _wait(self, number: int, start: float, limit: float) -> Completion:
         remind = time.monotonic()
         while (answer := _read_answer(self._path(number, _ANSWER))) is None:
             now = time.monotonic()
-            if deadline is not None and now >= deadline:
+            if now >= start + limit:
                 raise ClientError(
                     f"{self.name}: request {number} in {self.folder} got no answer within "
-                    f"{self.timeout:g} s. It can still be answered (llmopt next {self.folder} "
+                    f"{round(limit, 1):g} s. It can still be answered (llmopt next {self.folder} "
                     f"--answer {number}), and the search started again takes that answer"
                 )
             if now >= remind:

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 WAIT_SHOWN = contextvars.ContextVar("WAIT_SHOWN", default=False)
 """Whether a caller shows for how long a model is waited for."""
+
+
+class Deadline(NamedTuple):
+    """When the requests of a search end."""
+
+    ends: float = math.inf  # by the monotonic clock
+    why: str = ""
+
+    @property
+    def left(self) -> float:
+        """The seconds until then, at least 0."""
+        return max(0.0, self.ends - time.monotonic())
+
+
+_NEVER = Deadline()
+SEARCH_DEADLINE = contextvars.ContextVar("SEARCH_DEADLINE", default=_NEVER)
+"""Of the requests that the caller sends; each client ends a request then if it can."""
 
 _RLock: Any = type(threading.RLock())
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -37,7 +37,7 @@ from llmopt.errors import (
 )
 from llmopt.util.arguments import number, one_of, whole_number
 from llmopt.util.text import first_line, short
-from llmopt.util.threads import Lock
+from llmopt.util.threads import SEARCH_DEADLINE, Lock
 
 logger = logging.getLogger(__name__)
 
@@ -362,7 +362,8 @@ class RemoteClient:
             return priced(answer, request, price, reports_cost, connection.key)
 
         tokens = _MOST_TOKENS if request.max_tokens is None else request.max_tokens
-        return self._guarded(call, answer_bytes(tokens), DEADLINE * self.timeout)
+        seconds = min(DEADLINE * self.timeout, SEARCH_DEADLINE.get().left)
+        return self._guarded(call, answer_bytes(tokens), seconds)
 
     def _guarded(
         self, call: Callable[[], _Answer], size: int = ASIDE_BYTES, seconds: float = _ASIDE_END

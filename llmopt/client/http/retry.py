@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from llmopt.client.base import Client, Reply, Request
-from llmopt.errors import ClientError
+from llmopt.errors import ClientError, SearchStopped
+from llmopt.util.threads import SEARCH_DEADLINE
 
 BUSY_STATUS = frozenset({429, 503, 529})
 _FIRST_WAIT = 1.0
@@ -42,12 +43,16 @@ def complete_with_retries(
 
     Raises:
         ClientError: The error of the last attempt; its message states the number of attempts.
+        SearchStopped: The time of the search is over.
     """
     attempts = int(getattr(client, "transport_attempts", 4))
     patience = float(getattr(client, "patience", 300.0))
     jitter = rng if rng is not None else random.Random()
     attempt = failed = calls = given_up = 0
+    deadline = SEARCH_DEADLINE.get()
     while True:
+        if not deadline.left:
+            raise SearchStopped(deadline.why)
         attempt += 1
         try:
             return client.complete(request) if call is None else call(request)
@@ -69,10 +74,12 @@ def complete_with_retries(
                 or given_up > 1
                 or wait > (patience if busy else _LONGEST_WAIT)
             ):
+                if not deadline.left:  # which may have ended the call
+                    raise SearchStopped(deadline.why) from error
                 if attempt > 1:
                     said = error.args[0] if error.args else ""
                     note = f"{said} (gave up after {attempt} attempts)".lstrip()
                     error.args = (note, *error.args[1:])
                 raise
             patience -= wait if busy else 0.0
-            sleep(wait)
+            sleep(min(wait, deadline.left))

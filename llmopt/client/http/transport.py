@@ -100,7 +100,16 @@ def http_options(url: str) -> dict[str, Any]:
         "trust_env": not is_local(url),
         # Evaluations take minutes: servers would have closed an idle connection.
         "headers": {"Accept-Encoding": "identity", "Connection": "close"},
-        "event_hooks": {"response": [_bound_stream]},
+        "event_hooks": {"request": [_bound_silence], "response": [_bound_stream]},
+    }
+
+
+def _bound_silence(request: Any) -> None:
+    """Let no wait of a call outlast `Bound.ends`."""
+    left = max(0.001, (_BOUND.get() or Bound()).ends - time.monotonic())
+    waits = request.extensions.get("timeout", {})
+    request.extensions["timeout"] = {
+        k: left if v is None else min(v, left) for k, v in waits.items()
     }
 
 

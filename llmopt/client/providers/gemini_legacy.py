@@ -20,7 +20,7 @@ from llmopt.client.http.transport import chunks_within, load
 from llmopt.client.http.urls import is_local
 from llmopt.client.prices import Price, get_price
 from llmopt.client.providers.gemini import FINISH, GeminiClient, contents, system_text
-from llmopt.util.threads import DeadlineExceeded, within
+from llmopt.util.threads import SEARCH_DEADLINE, DeadlineExceeded, within
 
 
 class GeminiLegacyClient(RemoteClient):
@@ -82,7 +82,7 @@ class GeminiLegacyClient(RemoteClient):
             request_options={"timeout": self.timeout, "retry": None},
         )
         try:
-            yield within(DEADLINE * self.timeout, ask)
+            yield within(min(DEADLINE * self.timeout, SEARCH_DEADLINE.get().left), ask)
         except DeadlineExceeded:
             raise Fault("deadline") from None
 
