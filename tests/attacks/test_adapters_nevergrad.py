@@ -40,7 +40,7 @@ def test_nothing_of_ours_unpickles_a_file():
     found = []
     # These run in confined workers, `process` reads from its own child, and the loop only asks
     # whether a function can be pickled.
-    confined = {f"llmopt/lab/{name}.py" for name in ("pickles", "worker", "pool")}
+    confined = {f"llmopt/lab/{name}.py" for name in ("pickles", "block_runner", "pool")}
     confined.add("llmopt/util/process.py")
     assert not re.search(r"\bpickle\.(?!dumps\b)", (ROOT / "llmopt" / "loop.py").read_text())
     for folder in ("adapters", "llmopt", "benchmarks"):
