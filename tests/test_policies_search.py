@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 
@@ -300,6 +301,37 @@ def test_another_description_goes_on_and_another_task_does_not(tmp_path, caplog)
         with pytest.raises(StorageError) as caught:
             searching("CartPole-v1", {}, storage=storage, description="Keep it up", **options)
         assert said in str(caught.value)
+
+
+def test_other_arguments_of_an_environment_are_another_task(tmp_path):
+    class Windy(Bare):
+        def __init__(self, constants=None, render_mode=None):
+            pass
+
+    gym.register("Windy-v0", Windy, max_episode_steps=5)
+
+    def spec(gust):
+        made = copy.deepcopy(gym.spec("Windy-v0"))
+        made.kwargs = {"constants": {"gust": gust, "mass": np.arange(3)}}
+        return made
+
+    path = tmp_path / "s.jsonl"
+    with searching(spec(0.15), {}, storage=path)[0] as search:
+        search.run(2)
+        made_with = "made with constants.gust=0.15, constants.mass=array([0, 1, 2])."
+        assert made_with in search.words.text
+    searching(spec(0.15), {}, storage=path)[0].close()
+    with pytest.raises(StorageError, match=r"arguments: constants: gust: there 0.15, now 3.0\)"):
+        searching(spec(3.0), {}, storage=path)
+
+    def rescaled(bound):
+        return gym.wrappers.RescaleAction(gym.make(spec(1)), np.float32(-bound), np.float32(bound))
+
+    path = tmp_path / "t.jsonl"
+    with searching(rescaled(1), {}, storage=path)[0] as search:
+        search.run(1)
+    with pytest.raises(StorageError, match=r"layers: 1: max_action: there 1.0, now 2.0"):
+        searching(rescaled(2), {}, storage=path)
 
 
 @pytest.mark.parametrize("stored", [True, False])

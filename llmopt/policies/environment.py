@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -17,13 +20,15 @@ from gymnasium.wrappers import NormalizeObservation
 from llmopt.errors import LLMOptError, install_hint
 from llmopt.policies.episode import episode
 from llmopt.policies.linear import LinearPolicy
-from llmopt.policies.scaling import Normal, stack, title_of
+from llmopt.policies.scaling import NO_ARGUMENTS, Normal, stack, title_of, without_address
 from llmopt.util.text import a_type, first_line, function_name
 
 EnvLike: TypeAlias = str | EnvSpec | gym.Env[Any, Any] | Callable[..., gym.Env[Any, Any]]
 """A Gymnasium id, a spec with its wrappers, an environment that has one, or a function."""
 
 Wrap: TypeAlias = Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+
+_LONG = 2000  # characters of a list of numbers; of a longer one a digest is kept
 
 
 class EnvMaker:
@@ -79,8 +84,7 @@ class EnvMaker:
     def arguments(self) -> dict[str, Any]:
         """The arguments of a spec, in JSON types; empty for an id or a function."""
         given = self._source.kwargs if isinstance(self._source, EnvSpec) else {}
-        plain = (bool, int, float, str, type(None))
-        return {k: v if isinstance(v, plain) else repr(v) for k, v in given.items()}
+        return {k: _plain(v) for k, v in given.items()}
 
     def __call__(self, render_mode: str | None = None) -> gym.Env[Any, Any]:
         """Make the environment."""
@@ -110,6 +114,36 @@ class EnvMaker:
                 ) from error
             env = wrapped
         return env
+
+
+def made_with(env: gym.Env[Any, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment and of its wrappers, as far as they are recorded.
+
+    The values are JSON; a long one is a digest. An environment that ``gymnasium.make`` did not
+    make records none.
+    """
+    if env.spec is None:
+        return {}
+    given = {k: _plain(v) for k, v in env.spec.kwargs.items() if k not in NO_ARGUMENTS}
+    layers = [{"wrapper": w.name, **(_plain(w.kwargs) or {})} for w in env.spec.additional_wrappers]
+    return {**({"arguments": given} if given else {}), **({"layers": layers} if layers else {})}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON types; what has none by its representation, without addresses."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        values = [_plain(v) for v in value]
+        text = json.dumps(values)
+        return values if len(text) <= _LONG else f"sha256 {sha256(text.encode()).hexdigest()}"
+    if isinstance(value, bool | int | str | None) or (
+        isinstance(value, float) and math.isfinite(value)
+    ):
+        return value
+    return without_address(value)
 
 
 def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:

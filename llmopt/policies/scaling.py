@@ -8,6 +8,7 @@ change. Bounded actions are scaled to [-1, 1] and clipped before the environment
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -30,6 +31,9 @@ Normal: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and variance of each observed number."""
 
 _WIDEST = 1e6  # larger bounds count as none
+
+NO_ARGUMENTS = ("render_mode", "max_episode_steps")
+"""Keyword arguments of ``gymnasium.make`` that do not change what an environment does."""
 
 
 def scale(env: Env, normal: Normal | None = None) -> Env:
@@ -83,6 +87,11 @@ def normalizes(env: Env) -> bool:
 def title_of(env: Env) -> str:
     """Return the id of an environment, or its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def without_address(value: Any) -> str:
+    """Return a value's representation in one line, without addresses: they change in each run."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split()))
 
 
 def stack(env: Env) -> list[gym.Wrapper[Any, Any, Any, Any]]:

@@ -41,7 +41,7 @@ from llmopt.history import Trial
 from llmopt.optimizer import LLMOptimizer
 from llmopt.options import Composed, SearchOptions
 from llmopt.point_task import NUMBERS_FIRST
-from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, usual_sizes
+from llmopt.policies.environment import EnvLike, EnvMaker, Wrap, made_with, usual_sizes
 from llmopt.policies.episode import step_cap
 from llmopt.policies.episode_seeds import (
     FURTHER_STARTS,
@@ -171,6 +171,7 @@ class PolicySearch(Views, Closing):
             if bias is None:
                 bias = not isinstance(made.observation_space, spaces.Discrete)
             self.policy = LinearPolicy.for_env(made, bias, clip=True)
+            identity = made_with(made)
             self._step_cap = step_cap(made, max_steps)
             if max_steps is None and (made.spec is None or not made.spec.max_episode_steps):
                 logger.warning(
@@ -238,6 +239,7 @@ class PolicySearch(Views, Closing):
             task={
                 **(options.pop("task", None) or {}),
                 "environment": self._make.title,
+                **identity,
                 **self._make.wrapped_in,
                 "starts": starts,
                 "seed": seed,

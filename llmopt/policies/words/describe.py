@@ -7,16 +7,24 @@ instance: arguments, step limit, scaling, physics.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from llmopt.policies.scaling import acting_space, bounds_of, centre_and_size, stack, title_of
+from llmopt.policies.scaling import (
+    NO_ARGUMENTS,
+    acting_space,
+    bounds_of,
+    centre_and_size,
+    stack,
+    title_of,
+    without_address,
+)
 from llmopt.policies.words.docstrings import docstring_of, quote, sections_of
 from llmopt.policies.words.naming import Quantity, quantity_names
 from llmopt.policies.words.physics import describe_physics
@@ -32,7 +40,7 @@ _SAME_RETURN = {
     "TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics",
     "FrameStackObservation", "HumanRendering", "RenderCollection", "RecordVideo",
 }  # fmt: skip
-_NO_ARGUMENTS = ("render_mode", "max_episode_steps")  # of an environment itself
+_MOST_ARGUMENTS, _MOST_ARGUMENT = 2000, 400  # characters of all arguments, and of one
 _SILENT = {"TimeLimit", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"}
 
 
@@ -75,8 +83,7 @@ def describe_environment(
     sections = sections_of(docstring_of(env))
     seen = quantity_names(env, sections, "observation", observations)
     done = quantity_names(env, sections, "action", actions)
-    arguments = {} if env.spec is None else env.spec.kwargs
-    given = [f"{k}={_brief(v)}" for k, v in arguments.items() if k not in _NO_ARGUMENTS]
+    given = _arguments({} if env.spec is None else env.spec.kwargs)
     title = title_of(env)
     lines = [f"Environment: {title}{', made with ' * bool(given)}{', '.join(given)}."]
     tables = not all(q.meaning for q in (*seen, *done))  # else the lists below hold them
@@ -98,9 +105,20 @@ def describe_environment(
     return EnvironmentWords(title, seen, done, clean(text))
 
 
-def _brief(value: Any) -> str:
-    # The address in an object's default representation changes from run to run.
-    return cut(re.sub(r" at 0x[0-9a-fA-F]+", "", " ".join(repr(value).split())), 80)
+def _arguments(given: Mapping[str, Any]) -> list[str]:
+    """List arguments and the entries of dictionaries: ``constants.gust=0.15``."""
+
+    def flat(name: str, value: Any) -> list[str]:
+        if isinstance(value, Mapping) and value:
+            return [line for k, v in value.items() for line in flat(f"{name}.{k}", v)]
+        value = value.item() if isinstance(value, np.generic) else value
+        return [f"{name}={cut(without_address(value), _MOST_ARGUMENT)}"]
+
+    lines = [x for k, v in given.items() if k not in NO_ARGUMENTS for x in flat(k, v)]
+    ends = accumulate(len(line) + 2 for line in lines)
+    shown = [line for line, end in zip(lines, ends, strict=True) if end <= _MOST_ARGUMENTS]
+    left = len(lines) - len(shown)
+    return [*shown, f"and {left} more"] if left else shown
 
 
 def _limits(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
