@@ -127,6 +127,57 @@ def test_an_environment_without_a_limit_of_steps_is_cut_off_with_a_notice(caplog
     assert "after 15 steps." in PolicySearch(Bare, "network", max_steps=15).words.text
 
 
+class Crane(Bare):
+    """A crane.
+
+    Observations:
+        - 0: swing rate: angular velocity of the rope (rad/s)
+        - 1: rope gap: wanted minus actual length of the rope (m)
+    """
+
+    dt = 0.05
+    steps = 0
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 0.0, False, self.steps % 5 == 0, {}
+
+    def render(self):
+        return np.full((8, 8, 3), 7 * self.steps, np.uint8)  # equal frames would be merged
+
+
+def test_an_environment_that_truncates_itself_is_not_called_cut_off():
+    words = PolicySearch(Crane, "network").words
+    assert "cut off" not in words.text
+    assert [q.name for q in words.observations] == ["swing_rate", "rope_gap"]
+
+
+def test_a_gif_plays_at_the_rate_of_the_environment(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    search, _ = searching(Crane, {}, max_steps=20)
+    search.run(1)
+    search.gif(tmp_path / "p.gif")
+    with image.open(tmp_path / "p.gif") as picture:
+        assert picture.info["duration"] == 50  # milliseconds
+
+
+class Unseen(Bare):
+    def __init__(self, render_mode=None):
+        pass
+
+
+def test_an_environment_without_pictures_says_so_in_one_line(tmp_path, recwarn):
+    gym.register("Unseen-v0", Unseen, max_episode_steps=5)
+    search, _ = searching("Unseen-v0", {})
+    search.run(1)
+    with pytest.raises(LLMOptError, match="Unseen-v0 renders no picture"):
+        search.gif(tmp_path / "q.gif")
+    assert not recwarn.list
+
+
 def test_observations_that_are_no_numbers_are_refused_with_the_remedy():
     class Both(Bare):
         observation_space = spaces.Dict(a=spaces.Box(-1, 1, (1,)))

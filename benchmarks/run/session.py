@@ -40,7 +40,7 @@ from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client
-from llmopt.errors import SpaceError
+from llmopt.errors import LLMOptError, SpaceError
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.evaluation import Evaluator
@@ -253,10 +253,10 @@ class _Session:
         try:
             picture = policy_gif(self.task, result.params, self.contest.heldout_seeds[0], caption)
         except Exception as error:
+            why = f"{self.task.env_id} could not be rendered ({type(error).__name__}: {error})"
+            why = str(error) if isinstance(error, LLMOptError) else why
             warnings.warn(
-                f"no GIF of the policy: {self.task.env_id} could not be rendered "
-                f"({type(error).__name__}: {error}). The results are complete; --no-gif leaves "
-                "this out",
+                f"no GIF of the policy: {why}. The results are complete; --no-gif leaves this out",
                 stacklevel=2,
             )
             return False

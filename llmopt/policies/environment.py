@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -155,7 +156,9 @@ def make_gymnasium(env: str | EnvSpec, **kwargs: Any) -> gym.Env[Any, Any]:
             kwargs = {"disable_env_checker": True, **kwargs}
         # Before making it: MuJoCo warns about Gymnasium's own files as it reads them.
         _silence_mujoco(gym.registry.get(env) if isinstance(env, str) else env)
-        made: gym.Env[Any, Any] = gym.make(env, **kwargs)
+        with warnings.catch_warnings():  # who renders reports an environment that cannot
+            warnings.filterwarnings("ignore", ".*initialised with render_mode", UserWarning)
+            made: gym.Env[Any, Any] = gym.make(env, **kwargs)
     except Exception as error:
         module, _, title = (env if isinstance(env, str) else env.id).rpartition(":")
         raise _trouble(title, error, module) from error

@@ -15,6 +15,8 @@ import numpy as np
 
 from llmopt.errors import LLMOptError, StorageError, install_hint
 from llmopt.policies.episode import episode
+from llmopt.policies.scaling import title_of
+from llmopt.policies.words.describe import step_seconds
 from llmopt.util.files import write_bytes_atomically
 from llmopt.util.text import a_type
 
@@ -49,11 +51,6 @@ def write_gif(
     try:
         follow(env)
         data = policy_gif(env, act, seed, step_cap)
-    except NotImplementedError as error:
-        raise LLMOptError(
-            f"{title} renders no picture: it needs a method render() and must accept "
-            "render_mode='rgb_array' (if a function makes it, as an argument of the function)"
-        ) from error
     except (gym.error.Error, ImportError) as error:
         raise LLMOptError(
             f"{title} cannot be rendered ({error}): {install_hint('bench')} installs the renderers"
@@ -71,7 +68,8 @@ def policy_gif(
 ) -> bytes:
     """Render one episode of a policy as a GIF of at most `FRAMES` evenly spaced frames.
 
-    It plays in simulated time, but in no more than about 11 seconds.
+    It plays in simulated time (``render_fps``, else ``dt`` or ``tau``, else 30 steps a second), but
+    in no more than about 11 seconds.
     """
     try:
         from PIL import Image
@@ -83,16 +81,25 @@ def policy_gif(
     steps = itertools.count()
     frames: list[Any] = []
 
+    def picture() -> Any:
+        try:
+            return _picture(env.render(), caption)
+        except NotImplementedError:
+            raise LLMOptError(
+                f"{title_of(env)} renders no picture: it needs a method render() and must accept "
+                "render_mode='rgb_array' (if a function makes it, as an argument of the function)"
+            ) from None
+
     def drawn(observation: Any) -> Any:
         if next(steps) in wanted:
-            frames.append(_picture(env.render(), caption))
+            frames.append(picture())
         return act(observation)
 
     again = episode(env, drawn, seed, step_cap)
     if again.error is not None and first.error is None:
         raise again.error  # of the rendering
-    frames.append(_picture(env.render(), caption))
-    fps = float(env.metadata.get("render_fps") or 30)
+    frames.append(picture())
+    fps = float(env.metadata.get("render_fps") or 1 / (step_seconds(env) or 1 / 30))
     # Viewers show each frame for at least 20 ms.
     pause = int(np.clip(1000 * first.length / max(len(wanted), 1) / fps, 20, 100))
     palette = [f.quantize(128, dither=Image.Dither.NONE) for f in frames]

@@ -7,6 +7,9 @@ instance: arguments, step limit, scaling, physics.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from llmopt.policies.episode import STEP_CAP
 from llmopt.policies.scaling import (
     NO_ARGUMENTS,
     acting_space,
@@ -126,22 +130,45 @@ def _limits(env: gym.Env[Any, Any], step_cap: int | None) -> list[str]:
     lines, limit = [], _limit(env)
     if limit is not None and limit <= (step_cap or limit):
         lines += [f"An episode has at most {limit} steps."]
-    elif step_cap is not None:
+    elif step_cap is not None and not (limit is None and _may_truncate(env, step_cap)):
         lines += [f"An episode that does not end by itself is cut off after {step_cap} steps."]
-    for attribute in ("dt", "tau"):
-        try:
-            step = getattr(env.unwrapped, attribute, None)
-        except Exception:
-            step = None  # the property may need a reset
-        if isinstance(step, float) and 0 < step < 1e6:
-            lines += [f"A step is {step:.4g} s."]
-            break
+    if (seconds := step_seconds(env)) is not None:
+        lines += [f"A step is {seconds:.4g} s."]
     if (solved := solved_from(env, step_cap)) is not None:
         lines += [f"A mean return of {solved:g} counts as solved; more may be possible."]
     most = _limit(env, step_cap)
     if most is not None and title_of(env) in _ONE_A_STEP and _as_registered(env):
         lines += [f"A return of {most} is the most there can be ({most} steps): stop there."]
     return lines
+
+
+def step_seconds(env: gym.Env[Any, Any]) -> float | None:
+    """Return the simulated seconds of a step, the environment's ``dt`` or ``tau``."""
+    for attribute in ("dt", "tau"):
+        try:
+            step = getattr(env.unwrapped, attribute, None)
+        except Exception:
+            step = None  # the property may need a reset
+        if isinstance(step, float) and 0 < step < 1e6:
+            return step
+    return None
+
+
+def _may_truncate(env: gym.Env[Any, Any], step_cap: int) -> bool:
+    """Whether an environment may itself end an episode before the usual `STEP_CAP`.
+
+    It does not if each ``return`` of its ``step`` has ``False`` as the fourth value.
+    """
+    if step_cap != STEP_CAP:
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(type(env.unwrapped).step)))
+    except (OSError, TypeError, SyntaxError):
+        return True
+    returned = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    fourth = [v.elts[3] for v in returned if isinstance(v, ast.Tuple) and len(v.elts) == 5]
+    never = all(isinstance(x, ast.Constant) and x.value is False for x in fourth)
+    return not (never and fourth and len(fourth) == len(returned))
 
 
 def solved_from(env: gym.Env[Any, Any], step_cap: int | None = None) -> float | None:

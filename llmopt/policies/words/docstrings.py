@@ -64,7 +64,9 @@ def find(sections: Sequence[Section], start: str) -> str:
 
 _NUMBER_HEADS = {"num", "num.", "number", "index", "idx", "no", "no.", "#", "id", ""}
 _ITEM = re.compile(r"^\s*[-*]\s+`?(\d+)`?\s*[:=]\s*(.+?)\s*$")
-_NAMED_ITEM = re.compile(r"^\s*(?:[-*]\s+)?`?([A-Za-z_]\w*)`?(?:\s*\([^)]*\))?:\s+(.+?)\s*$")
+_NAMED_ITEM = re.compile(
+    r"^\s*(?:[-*]\s+)?`?([A-Za-z_]\w*(?: \w+){0,2})`?(?:\s*\([^)]*\))?:\s+(.+?)\s*$"
+)
 
 
 def numbered(text: str) -> tuple[dict[int, str], list[str]]:

@@ -17,6 +17,7 @@ from llmopt.policies.words.docstrings import Section, find, meanings, numbered
 from llmopt.util.text import counted
 
 _MAX_NAME = 36  # characters
+_MOST_WORDS = 3  # before the colon of "swing rate: angular velocity of the rope"
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,11 @@ def _quantities(texts: Sequence[str], letter: str, *, own: bool = False) -> tupl
     made: list[Quantity] = []
     for number, text in enumerate(texts):
         name, colon, meaning = text.partition(":")
-        if (colon or own) and re.fullmatch(r"\s*[\w.\[\]-]+\s*", name):
+        words = name.split()
+        if (colon or own) and re.fullmatch(r"[\w.\[\]-]+", name.strip()):
             made.append(Quantity(name.strip(), meaning.strip()))
+        elif colon and 1 < len(words) <= _MOST_WORDS and all(w.isidentifier() for w in words):
+            made.append(Quantity("_".join(words).lower(), meaning.strip()))
         else:
             made.append(Quantity(slug(text) or f"{letter}{number}", text))
     if letter == "a" and not own:
