@@ -117,11 +117,13 @@ class ClientError(LLMOptError):
         estimated: Number of calls in `cost`.
         adapted: Whether the client has changed what it sends, so that a repeat may succeed now.
         permanent: Whether every further request would fail, too.
+        exhausted: Whether this is so only for hours, as at a usage limit: results are kept.
     """
 
     retryable: bool = False
     adapted: bool = False
     permanent: bool = False
+    exhausted: bool = False
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ from llmopt.util.arguments import (
     whole_number,
 )
 from llmopt.util.process import ProcessEndedError, call_within
-from llmopt.util.text import cut, function_name, short
+from llmopt.util.text import cut, ended, function_name, short
 from llmopt.views import Views, on_bounds
 
 Score: TypeAlias = SupportsFloat | tuple[SupportsFloat | None, str] | Evaluation | None
@@ -480,11 +480,14 @@ class _Run:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left
         except ClientError as error:
-            if optimizer.history.best is None or is_permanent(error):
+            if optimizer.history.best is None or (is_permanent(error) and not error.exhausted):
                 raise
-            self.stopped, self._ended = f"{type(error).__name__}: {error}", True
+            why = str(error)
+            if optimizer.storage is not None and not error.exhausted:  # which says it itself
+                why = f"{ended(why)} Run the same again to go on from {optimizer.storage}"
+            self.stopped, self._ended = f"{type(error).__name__}: {why}", True
             done = f"{len(optimizer.trials)} of {self.n_trials} trials"
-            text = f"the search ends after {done}, since the model failed: {error}"
+            text = f"the search ends after {done}, since the model failed: {why}"
             self._warnings.append((text, RuntimeWarning))
             return []
         self._warnings += [(text, FallbackWarning) for text in texts]

@@ -260,6 +260,8 @@ class Scope:
         self._repeats = repeats
         cap, state = owner.limits.max_requests, owner.journal.state
         before = state.usage.requests - sum(paid.reply.requests for paid in state.paid)
+        if cap is not None:  # of a study, other workers and runs have sent some, too
+            before += owner.journal.spent.requests - state.spent.requests
         self._requests = None if cap is None else cap - before  # that this ask may send
         self._known: list[Run] = [run for run in owner.journal.state.open_runs]
         self._used: set[int] = set()  # numbers of the replies of this ask

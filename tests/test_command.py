@@ -200,6 +200,33 @@ def test_one_that_fails_three_times_in_a_row_after_an_answer_ends_the_study(log)
     assert "a study or storage= goes on from here" in str(caught.value)
 
 
+def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(log, tmp_path):
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    def f(trial):
+        x = trial.suggest_float("x", 0, 1)
+        evaluated.append(x)
+        return x
+
+    evaluated, asked = [], client("limited", variables="LLM_LOG")
+    sampler = LLMSampler(asked, n_startup_trials=0, space=SPACE, compute=False)
+    with pytest.raises(ClientError, match=r"usage limit reached.*wait for its limit.*same again"):
+        optuna.create_study(sampler=sampler).optimize(f, 9)
+    assert (len(evaluated), calls(log)) == (1, 2)
+    log.write_text("")
+    with pytest.warns(RuntimeWarning, match="goes on from here"):
+        result = maximize(lambda p: 1.0, SPACE, 9, client("limited", variables="LLM_LOG"), warmup=0)
+    assert (len(result.trials), calls(log)) == (1, 2)
+    assert "usage limit reached" in result.stopped
+    log.write_text("")
+    with pytest.warns(RuntimeWarning, match="Run the same again to go on from .*jsonl"):
+        maximize(
+            lambda p: 1.0, SPACE, 9, client("once", variables="LLM_LOG"),
+            warmup=0, storage=tmp_path / "s.jsonl",
+        )  # fmt: skip
+
+
 def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
     monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", 0.1)
     client("slow").complete(ASK)

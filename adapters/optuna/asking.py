@@ -20,8 +20,10 @@ from llmopt.adapters.optuna.partner import SamplerPartner
 from llmopt.adapters.optuna.records import (
     StudyLedger,
     annotate,
+    current,
     note_drawn,
     publish,
+    read_note,
     write_notes,
 )
 from llmopt.adapters.optuna.space import Known, StudySpace, logger
@@ -191,7 +193,9 @@ class Asker:
                     self._stop(need)
                 return self._take(need)
         except LLMOptError as error:
-            if not isinstance(error, SearchStopped):  # its values, if any, are not the model's
+            source = read_note(current(need.study, need.trial), "source")
+            if not isinstance(error, SearchStopped) and source is None:
+                # Its values, if any, are not the model's.
                 write_notes(need.study, need.trial, {"source": "fallback"})
             if isinstance(error, BudgetExceededError):
                 self._conclude(str(error), self._outcome(need.study, need.trials))

@@ -44,6 +44,12 @@ SIGN_SECONDS = 30.0
 
 _POLL_SECONDS, _GUARD_SECONDS = 0.1, 10.0  # the guard waits a second before it kills
 _IN_A_ROW = 3  # equal failures of a program that did answer: more than a request and its repeat
+# Of a subscription, for hours: Claude Code, Codex and Gemini CLI say so.
+_LIMIT = re.compile(
+    r"(usage|session|weekly|hour) limit|limit reached|(hit|reached|exhausted|exceeded) your"
+    r" [\w ]*(limit|quota)|credit balance is too low",
+    re.IGNORECASE,
+)
 _SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
 _SHARED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|XDG_\w+|SSL_CERT_(FILE|DIR)"
@@ -202,7 +208,7 @@ class CommandClient:
         Raises:
             ClientError: The command is missing, failed, took too long or said nothing. The error is
                 permanent if it never answered and took too long or failed twice in the same way,
-                or if it failed in the same way three times in a row.
+                if it failed in the same way three times in a row, or if it names a usage limit.
         """
         program, start = self._program(), time.monotonic()
         self._note_keys()
@@ -252,6 +258,7 @@ class CommandClient:
             if problem:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
                 told = " ".join(redact(told, _secrets()).split())
+                limited = reached is None and _LIMIT.search(f"{said} {told}") is not None
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
                 unstarted = process.returncode in (126, 127) and reached is None
                 self._failures.append(problem)
@@ -259,7 +266,7 @@ class CommandClient:
                 most = _IN_A_ROW if self._answered else 2
                 again |= reached != "time" and self._failures[-most:] == [problem] * most
                 told = told if len(told) > 2 else ""
-                if again and self._answered:
+                if again and self._answered and not limited:
                     told += f". It failed so {most} times in a row, so no more requests are sent"
                 here = [a for a in self.arguments[1:] if not os.path.isabs(a) and os.path.exists(a)]
                 if here:
@@ -267,14 +274,16 @@ class CommandClient:
                 elif reached is None:
                     told += ". Log in, or wait for its limit, until this answers: echo hi | "
                     told += self.name.removeprefix("command:")
-                if again and self._answered:
+                passing = limited or (again and self._answered)
+                if passing:
                     told += ". Then run the same again: a study or storage= goes on from here"
                 error = ClientError(
                     f"{self.name} {problem}{told}",
-                    retryable=not (unstarted or again),
+                    retryable=not (unstarted or again or limited),
                     unpriced=int(not self.local and not unstarted),
                 )
-                error.permanent = unstarted or again  # such as a program that is not logged in
+                # Such as a program that is not logged in.
+                error.permanent, error.exhausted = unstarted or again or limited, passing
                 raise error
         self._answered, self._failures = True, []
         return Completion(hide(clean(said), _secrets()))

@@ -200,6 +200,8 @@ def _source_of(trial: Any) -> str:
     fixed = fixed["fixed_params"] if isinstance(fixed.get("fixed_params"), Mapping) else {}
     if trial.params and trial.params.keys() <= fixed.keys() and source in ("", "warmup"):
         return "user"
+    if not trial.params and source == "fallback":  # its request failed, and nothing was sampled
+        return ""
     return source or ("sampler" if trial.params else "")
 
 

@@ -57,6 +57,11 @@ def once(text: str) -> None:
         sys.exit(1)
 
 
+def limited(text: str) -> None:
+    if starts() > 1:
+        echo("Claude AI usage limit reached|1764460800", 1)
+
+
 def empty(text: str) -> None:
     print("quota used up", file=sys.stderr)
     sys.exit(0)
@@ -67,9 +72,9 @@ def endless(text: str, file: IO[str] = sys.stdout) -> None:
         print("x" * 1000, file=file)
 
 
-def echo(text: str) -> None:
+def echo(text: str, status: int = 0) -> None:
     print(text)
-    sys.exit(0)
+    sys.exit(status)
 
 
 def environment(text: str) -> None:
@@ -84,7 +89,7 @@ BEHAVIOURS: dict[str, Callable[[str], object]] = {
     "noisy": lambda text: endless(text, sys.stderr),
     **{
         f.__name__: f
-        for f in (stubborn, parent, fails, flaky, once, empty, endless, echo, environment)
+        for f in (stubborn, parent, fails, flaky, once, limited, empty, endless, echo, environment)
     },
 }
 
