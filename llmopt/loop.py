@@ -480,18 +480,22 @@ class _Run:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left
         except ClientError as error:
-            if optimizer.history.best is None or (is_permanent(error) and not error.exhausted):
-                raise
-            why = str(error)
-            if optimizer.storage is not None and not error.exhausted:  # which says it itself
-                why = f"{ended(why)} Run the same again to go on from {optimizer.storage}"
-            self.stopped, self._ended = f"{type(error).__name__}: {why}", True
-            done = f"{len(optimizer.trials)} of {self.n_trials} trials"
-            text = f"the search ends after {done}, since the model failed: {why}"
-            self._warnings.append((text, RuntimeWarning))
+            self._end_by(error)
             return []
         self._warnings += [(text, FallbackWarning) for text in texts]
         return [_Job(p.values, "search", p, p.seed) for p in proposals]
+
+    def _end_by(self, error: ClientError) -> None:
+        """End the search with its result, or raise the model's error if there is none to keep."""
+        optimizer, why = self._optimizer, str(error)
+        if optimizer.history.best is None or (is_permanent(error) and not error.exhausted):
+            raise error
+        if optimizer.storage is not None and not error.exhausted:  # which says it itself
+            why = f"{ended(why)} Run the same again to go on from {optimizer.storage}"
+        self.stopped, self._ended = f"{type(error).__name__}: {why}", True
+        done = f"{len(optimizer.trials)} of {self.n_trials} trials"
+        text = f"the search ends after {done}, since the model failed: {why}"
+        self._warnings.append((text, RuntimeWarning))
 
     def call(self, job: _Job) -> tuple[Any, ...]:
         """Return the function and a copy of the point, which the function may change."""

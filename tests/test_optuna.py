@@ -32,6 +32,7 @@ from llmopt import (
 )
 from llmopt.adapters.optuna import LLMSampler
 from llmopt.client.base import Message, Request
+from llmopt.client.folder import FolderClient
 from llmopt.prompt import Question, Reading, Situation
 
 # Registered before its import, so that a failure in Optuna's suite shows the values.
@@ -46,6 +47,7 @@ pytestmark = pytest.mark.filterwarnings(
     # finite space all points are soon tried, and random ones are right then.
     "error::llmopt.FallbackWarning",
     "ignore:.*already tried",
+    "ignore:.*the partner 'cma' had no new point",
 )
 
 OPTUNA_5 = int(optuna.__version__.split(".")[0]) >= 5
@@ -611,6 +613,39 @@ class TestFailure:
         assert sources == [None, "fallback", "fallback", "llm"]
         assert sampler.usage.fallbacks == 2
         assert sampler.usage.failed_requests == 2
+
+    @pytest.mark.parametrize("early", [True, False])
+    @pytest.mark.parametrize("error", [ValueError("bad"), optuna.TrialPruned()])
+    @pytest.mark.parametrize(
+        ("model", "options"),
+        [
+            ("folder:mail", {"description": "d"}),
+            ("folder:mail", {"description": "d", "space": XY}),
+            ("network", {"seed": 1}),
+            ("network", {"seed": 1, "partner": "cma", "n_startup_trials": 0}),
+        ],
+    )
+    def test_first_trials_that_fail_or_are_pruned(
+        self, model, options, error, early, tmp_path, monkeypatch
+    ):
+        def objective(trial):
+            if early:
+                raise error
+            bowl(trial)
+            raise error
+
+        class Folder(FolderClient):
+            def complete(self, request):
+                return Reply((Completion("x: 1, y: 1"),), "m")
+
+        monkeypatch.chdir(tmp_path)
+        client = Folder("mail") if model.startswith("folder") else model
+        sampler = LLMSampler(client, total=2, **options)
+        study = study_of(sampler)
+        study.optimize(objective, n_trials=2, catch=ValueError)
+        assert len(study.trials) == 2
+        study.optimize(bowl, n_trials=1)
+        assert study.trials[2].state == TrialState.COMPLETE
 
 
 class TestRecords:

@@ -358,6 +358,8 @@ class Asker:
     def _outcome(self, study: Study, trials: Sequence[FrozenTrial]) -> str:
         """Return the outcome of a study with these trials in words."""
         space = self._space(trials)
+        if not space:  # no trial has got parameters and a result
+            return "No result yet.\n"
         with self._lock:
             history = self._reader_of(space).view(study, trials).history
         return outcome(history, space.space)

@@ -156,6 +156,8 @@ def propose_in_turns(
                 proposals = _keeping(fixed, proposals, seen)
             seen.update(space.key(p.values) for p in proposals)
             outcome.proposals += proposals
+            if len(proposals) < count:
+                outcome.trouble = f"the partner {partner.source!r} had no new point"
     if wanted["llm"]:
         answer = ask_model(_with(history, outcome.proposals), wanted["llm"])
         outcome.proposals += answer.proposals
