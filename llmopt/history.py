@@ -235,7 +235,12 @@ class History:
         return trial.state == "complete" and (than is None or self.rank(trial) < self.rank(than))
 
     def _error(self, trial: Trial) -> float:
-        if trial.evaluations == 1 and trial.stderr is not None:
+        shown = self.stderr(trial)
+        return self.deviation if shown is None else shown
+
+    def stderr(self, trial: Trial) -> float | None:
+        """Return the standard error of a trial, of a repeated point from the repeats of all."""
+        if trial.evaluations == 1:
             return trial.stderr
         return self.deviation / math.sqrt(trial.evaluations)
 

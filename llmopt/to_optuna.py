@@ -87,7 +87,7 @@ def trials_of(
             {"total": trial.constraint_violation} if limited else None,
             **_notes(trial),
             feedback=trial.feedback,
-            stderr=trial.stderr,
+            stderr=history.stderr(trial),
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
             corrected=trial.corrected or None,

@@ -412,3 +412,27 @@ def test_a_report_lists_the_candidates_and_marks_other_points(tmp_path, capsys):
     (tmp_path / "stock.csv").unlink()
     assert main(["report", str(tmp_path / "search.jsonl"), "--out", str(page)]) == 0
     assert "2 rows of a table" in page.read_text()
+
+
+def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path, capsys):
+    pytest.importorskip("pandas")
+    file = write(tmp_path, model="network", noisy=True, direction="maximize")
+    for x, reward in ((1, "70"), (1, "70.1"), (2, "60"), (2, "64")):
+        run(capsys, "tell", file, json.dumps({"x": x, "k": 2}), "--reward", reward)
+    (right,) = run(capsys, "tell", file, "--replaces", "3", "--reward", "62")
+    assert (right["reward"], right["old_reward"]) == (62, 60)
+    assert main(["status", file]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    pooled = math.sqrt((0.1**2 / 2 + 2**2 / 2) / 2 / 2)  # of both points, 2 repeats each
+    assert best["stderr"] == pytest.approx(pooled)
+    assert main(["status", file, "--csv"]) == 0
+    table = tmp_path / "search.csv"
+    table.write_text(capsys.readouterr().out)
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other", model="network", noisy=True, direction="maximize")
+    assert len(run(capsys, "tell", other, "--import", str(table))) == 4
+    # A table beside a description is not its search.
+    assert "search.csv" in run(capsys, "status", str(table), status=2)
+    assert "without a unit" in run(
+        capsys, "tell", file, '{"x": 3, "k": 2}', "--reward", "3 %", status=2
+    )

@@ -78,7 +78,7 @@ def open_file(
                 f"there is no {path}: give the path of an existing file. A description of a search "
                 f"holds its parameters, direction and model, such as {_EXAMPLES[suffix]}"
             )
-        if path == described or (path.suffix not in (".json", ".toml") and described.is_file()):
+        if path == described or (path.suffix in ("", _SUFFIX) and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
             description = read_mapping(described, most=MOST_DESCRIPTION)
             if model is None and asks:
@@ -241,7 +241,12 @@ def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, A
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
     space, metrics = optimizer.space, optimizer.metrics
-    named = metrics and trial.rewards and dict(zip(metrics, trial.rewards, strict=True))
+
+    def by_name(rewards: tuple[float, ...] | None) -> Any:
+        if rewards and metrics:
+            return dict(zip(metrics, rewards, strict=True))
+        return rewards[0] if rewards and len(rewards) == 1 else plain(rewards)
+
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
         "evaluations": trial.evaluations if trial.measurements else None,
@@ -249,13 +254,14 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "point": f"p{trial.asked}" if trial.asked else None,
         "params": plain(space.labelled(trial.values)),
         "instead_of": trial.instead_of and plain(space.labelled(trial.instead_of)),
-        "reward": named or plain(trial.reward),
+        "reward": by_name(trial.rewards),
         "state": trial.state,
         "source": trial.source,
         "stderr": trial.stderr,
         "constraint_violation": trial.constraint_violation or None,
         "parts": dict(trial.parts) or None,
         "corrected": trial.corrected or None,
+        "old_reward": by_name(trial.old_rewards),
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
         "warning": optimizer.doubt(trial) or None,
@@ -303,7 +309,9 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     history = optimizer.history
 
     def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
-        return None if trial is None else of_trial(optimizer, trial.recorded)
+        if trial is None:
+            return None
+        return of_trial(optimizer, replace(trial.recorded, stderr=history.stderr(trial)))
 
     if len(history.directions) == 1:
         return {"best": shown(history.best)}

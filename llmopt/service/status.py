@@ -13,14 +13,22 @@ from llmopt.service.search_file import of_trial, open_file, status
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt status``."""
     add_file_argument(parser)
-    parser.add_argument("--trials", action="store_true", help="print every trial, one a line")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--trials", action="store_true", help="print every trial, one a line")
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="print every trial as a table, which `tell --import` reads",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print one JSON object; with ``--trials`` one for each trial."""
+    """Print one JSON object; with ``--trials`` one for each trial, with ``--csv`` a table."""
     optimizer = open_file(args.file, asks=False, reads=True)
     with contextlib.closing(optimizer):
-        if args.trials:
+        if args.csv:
+            print(optimizer.trials_dataframe().to_csv(index=False), end="")
+        elif args.trials:
             for trial in optimizer.trials:
                 print(json.dumps(of_trial(optimizer, trial)))
         else:
