@@ -38,7 +38,10 @@ _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
 _PARTS = "parts_"  # of a column of a part of the reward
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
 _STATES = ("complete", "failed", "pruned")
-_OTHERS = ("number", "state", "source", "explanation", "prompt_tokens", "completion_tokens")
+_OTHERS = (
+    *("number", "trial", "state", "source", "explanation"),
+    *("prompt_tokens", "completion_tokens"),
+)
 
 
 @dataclass(frozen=True)

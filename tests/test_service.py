@@ -431,6 +431,10 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     (tmp_path / "other").mkdir()
     other = write(tmp_path / "other", model="network", noisy=True, direction="maximize")
     assert len(run(capsys, "tell", other, "--import", str(table))) == 4
+    # Trials count as everywhere in the shell, and the search knows its own table.
+    assert [row.split(",")[0] for row in table.read_text().split()] == ["trial", *"1234"]
+    assert main(["tell", file, "--import", str(table)]) == 0
+    assert capsys.readouterr().err == f"trials of {table}: 4 known\n"
     # A table beside a description is not its search.
     assert "search.csv" in run(capsys, "status", str(table), status=2)
     assert "without a unit" in run(

@@ -27,7 +27,9 @@ def main(args: argparse.Namespace) -> int:
     optimizer = open_file(args.file, asks=False, reads=True)
     with contextlib.closing(optimizer):
         if args.csv:
-            print(optimizer.trials_dataframe().to_csv(index=False), end="")
+            table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
+            table.index += 1  # as all commands count
+            print(table.to_csv(index_label="trial"), end="")
         elif args.trials:
             for trial in optimizer.trials:
                 print(json.dumps(of_trial(optimizer, trial)))
