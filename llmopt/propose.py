@@ -29,7 +29,7 @@ from llmopt.errors import (
 )
 from llmopt.history import Proposal
 from llmopt.model_calls import Scope
-from llmopt.prompt.answer import notes_of, with_dropped
+from llmopt.prompt.answer import is_nothing, notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, blocks_left
 from llmopt.prompt.reading import Reading, ToolCall
@@ -392,7 +392,7 @@ class _Loop:
         """Return in words why the model ends the search."""
         notes = notes_of(reading.explanation)
         why = " ".join(notes.analysis.split()).strip(",;: ")
-        if notes.hypothesis:
+        if not is_nothing(notes.hypothesis):
             why = f"{ended(why)} Hypothesis: {notes.hypothesis}".strip()
         point = f", and recommends point {reading.start}" if reading.start else ""
         return (

@@ -64,6 +64,7 @@ def test_a_cap_on_cost_is_honoured():
 def test_points_divide_the_requests_and_nothing_is_sent_for_nothing():
     client = ScriptedClient([])
     assert estimate(client, "props", evaluations=40, parameters=3, points=4).requests == 10
+    assert estimate(get_client("network"), evaluations=12, parameters=3, points=4).requests == 12
     nothing = estimate(client, evaluations=0, parameters=3)
     assert (nothing.requests, nothing.prompt_tokens, nothing.completion_tokens) == (0, 0, 0)
 

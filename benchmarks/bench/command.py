@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch": f"points of one request (default: 1, as of llmopt run; {BATCH} for a suite)",
         "--jobs": "cells run at once (default: 1)",
         "--seeds": "seeds 0 to N-1 (default: 5)",
-        "--iterations": "evaluations of each method (default: 100)",
+        "--iterations": "evaluations of each method after the warm-up (default: 100)",
         "--warmup": "shared points (default: 20)",
     }
     add_numbers(parser, numbers)

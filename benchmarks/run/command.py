@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     numbers = {
         "--batch": "points of one request to a model (default: 4 under columns, else 1)",
-        "--iterations": "evaluations of each method (default: 40); with --resume, more of a "
-        "finished run",
+        "--iterations": "evaluations of each method after the warm-up (default: 40); with "
+        "--resume, more of a finished run",
     }
     add_numbers(parser, numbers)
     add(

@@ -92,8 +92,10 @@ def estimate(
     facts = model_facts(client)
     name = getattr(prompt_for(prompt, facts), "name", "")
     words = name == "words"
-    if points is None:
-        points = _POINTS if name == "columns" or (words and parameters <= evaluations) else 1
+    if name == "columns":  # each point of a batch is a request
+        points = 1
+    elif points is None:
+        points = _POINTS if words and parameters <= evaluations else 1
     if compute is None:
         compute = words and facts.chats and getattr(client, "computes", True)
     answers = -(-evaluations // points)

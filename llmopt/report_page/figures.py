@@ -25,6 +25,7 @@ LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which paramet
 _HEIGHT = 360  # pixels
 _BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
 _NUMBER = re.compile(r'"number": (\d+)')
+_RED = re.compile(r"rgb\((\d+)")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ def figures_of(
     """
     point = None if reference is None else _reference(study, reference)
     plain, left, figures = _plain(study), _MOST, []
-    many = len(plain.get_trials(deepcopy=False)) > _HOVERING
+    last = len(plain.get_trials(deepcopy=False)) - 1
+    many = last >= _HOVERING
     for name, title, draw in _kinds(plain, point):
         try:
             with warnings.catch_warnings():
@@ -92,7 +94,7 @@ def figures_of(
         except Exception:  # a figure is no part of the results: too few trials, no package
             continue
         columns = len(plain_names(plain)[:_MOST_SLICES]) if name in ("slice", "parallel") else 0
-        text = _json(drawn, name, numbered, many)
+        text = _json(drawn, name, numbered, many, last)
         if len(text) <= left:
             figures.append(Figure(name, title, text, 130 * columns))
             left -= len(text)
@@ -216,7 +218,7 @@ def _plain(study: Study) -> Study:
     return study_of("figures", directions, shown, trials, {}, Shared())
 
 
-def _json(figure: Any, name: str, numbered: bool, many: bool) -> str:
+def _json(figure: Any, name: str, numbered: bool, many: bool, last: int) -> str:
     """Return a figure for the page, whose style sheet gives texts and lines their colours."""
     figure.update_layout(
         title=None,
@@ -245,9 +247,25 @@ def _json(figure: Any, name: str, numbered: bool, many: bool) -> str:
             ]
         if numbered and name in ("history", "hypervolume") and trace.x is not None:
             trace.x = [x + 1 for x in trace.x]
+        if name == "parallel":
+            trace.update(line_color=_visible(trace.line.color), opacity=0.8)
+            if (scale := trace.marker.colorscale) is not None:
+                trace.marker.colorscale = [[at, _visible(colour)] for at, colour in scale]
         if name in ("slice", "pareto") and trace.marker.colorscale is not None:
             trace.marker.color = [number + numbered for number in trace.marker.color]
+            if name == "slice":  # one scale for all columns, as there is one bar
+                trace.marker.update(cauto=False, cmin=int(numbered), cmax=last + numbered)
             red = trace.marker.colorbar.title.text == "Best Trial"
             trace.marker.colorscale = _REDS if red else _BLUES
     # No text of it ends the element that holds it.
     return str(figure.to_json()).replace("<", "\\u003c")
+
+
+def _visible(colour: str | None) -> str | None:
+    """Return the colour of `_BLUES` for one of Optuna's scale, which begins with white."""
+    red = _RED.match(colour or "")
+    if red is None:
+        return colour
+    share = (247 - int(red[1])) / (247 - 8)  # its ends are rgb(247,251,255) and rgb(8,48,107)
+    ends = zip(*(bytes.fromhex(end[1:]) for end in _BLUES), strict=True)
+    return f"rgb({','.join(str(round(a + share * (b - a))) for a, b in ends)})"

@@ -257,7 +257,7 @@ def _rows(
         said = {
             "Hypothesis": notes.hypothesis,
             "Lesson": notes.lesson,
-            "Analysis": notes.analysis,
+            "The user's words" if source == "user" else "Analysis": notes.analysis,
             "Left out": notes.dropped,
         }
         once = {" ".join(text.split()): name for name, text in reversed(said.items())}
