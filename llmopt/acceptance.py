@@ -20,8 +20,8 @@ class Acceptance:
         seen: Keys (`Space.key`) of the points not to accept again; grows.
         labels: The parameters' names in the prompt.
         noisy: Whether a point may be repeated.
-        reads_complaints: Whether the model reads that a candidate does not exist, and answers
-            again; for others the nearest one is taken.
+        reads_complaints: Whether the model reads that a candidate does not exist, or that a value
+            is fixed, and answers again; for others the nearest point is taken.
         fixed: Values that the points keep.
         refusal: See `llmopt.point_task.Asking.refusal`.
     """
@@ -47,6 +47,9 @@ class Acceptance:
         Raises:
             Unusable: With the complaint.
         """
+        if self.reads_complaints and self.fixed and (other := self.fixed.contradiction(values)):
+            why = f"the next experiment has {self.fixed}, and this point has {other}"
+            raise Unusable("fixed", why, text)
         if self.fixed is None:
             point = self.space.conform(values)
         elif (kept := self.fixed.apply(values)) is not None:

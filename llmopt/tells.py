@@ -204,7 +204,7 @@ class Tells(Results[Params], Closing):
     def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with self._journal.lock:
-            if kind == "search" and not self._options.noisy and len(self._warned_of) < 2:
+            if kind == "search" and len(self._warned_of) < 2:
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
             before = self._journal.state.trials[number] if number >= 0 else None
@@ -263,18 +263,19 @@ class Tells(Results[Params], Closing):
             "mistake, record the right point with replaces="
         )
 
-    def _warn_of_repeat(self, result: Result) -> None:
-        """Warn if a point is recorded again: once each for equal and for other rewards."""
+    def _repeated(self, result: Result) -> Trial[Any] | None:
+        """Return the latest trial of a point that a result records again, although not `noisy`."""
         state = self._journal.state
         new = result.samples or result.replaces is not None or result.instead_of is not None
-        if new or any(p.values == result.values for p in state.pending):
-            return
+        if self._options.noisy or new or any(p.values == result.values for p in state.pending):
+            return None
         before = next((t for t in reversed(state.trials) if t.values == result.values), None)
-        if before is None or before.state == "withdrawn":
-            return
-        if (result.rewards == before.rewards) in self._warned_of:
-            return
-        self._warned_of.add(result.rewards == before.rewards)
+        return None if before is None or before.state == "withdrawn" else before
+
+    def repetition(self, result: Result) -> str:
+        """Say that a result records a point again in a search that is not noisy; else nothing."""
+        if (before := self._repeated(result)) is None:
+            return ""
         if result.rewards is None:
             now = "as a failure"
         elif result.rewards == before.rewards:
@@ -283,13 +284,18 @@ class Tells(Results[Params], Closing):
             rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
             earlier = "a failure" if before.rewards is None else before.reward
             now = f"with another reward ({rewards}, before {earlier})"
-        logger.warning(
-            "the point of trial #%d was recorded again %s: it counts as another trial. If this is "
-            "that trial's right result, name its `number` as replaces; if rewards are noisy, pass "
-            "noisy=True",
-            before.number + 1,
-            now,
+        return (
+            f"the point of trial #{before.number + 1} was recorded again {now}: it counts as "
+            "another trial. If this is that trial's right result, name its `number` as replaces; "
+            "if rewards are noisy, pass noisy=True"
         )
+
+    def _warn_of_repeat(self, result: Result) -> None:
+        """Warn if a point is recorded again: once each for equal and for other rewards."""
+        before = self._repeated(result)
+        if before is not None and (same := result.rewards == before.rewards) not in self._warned_of:
+            self._warned_of.add(same)
+            logger.warning("%s", self.repetition(result))
 
     def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.

@@ -233,8 +233,8 @@ def test_shell_and_mcp_take_a_file(tmp_path):
     np.savez(tmp_path / "run-1.npz", path=np.arange(3))
     optimizer = LLMOptimizer(SPACE, ScriptedClient([]))
     given = {"params": {"x": 0.5}, "reward": 1.0}
-    (trial,) = tell(optimizer, [{**given, "data": str(tmp_path / "run-1.npz")}])
-    assert trial.data["path"].tolist() == [0, 1, 2]
+    list(tell(optimizer, [{**given, "data": str(tmp_path / "run-1.npz")}]))
+    assert optimizer.trials[0].data["path"].tolist() == [0, 1, 2]
     with pytest.raises(LLMOptError, match=r"none\.npz"):
         list(tell(optimizer, [{**given, "data": str(tmp_path / "none.npz")}]))
     searches = SearchFolder(tmp_path)

@@ -26,9 +26,13 @@ def words(*answers, **options):
     return LLMOptimizer(SPACE, Model(list(answers)), "words", **options)
 
 
-def test_the_prompt_states_them_and_an_answer_gets_them():
-    optimizer = words("Hypothesis: hot\nStart from: new\nProposal: t: 70, k: 2, c: b")
+def test_the_prompt_states_them_and_an_answer_with_others_is_sent_back():
+    answer = "Hypothesis: hot\nStart from: new\nProposal: t: {}, k: 2, c: b"
+    optimizer = words(answer.format(70), answer.format(80))
     assert optimizer.ask(fixed={"t": 80}) == {"t": 80.0, "k": 2, "c": "b"}
+    said = "the next experiment has t = 80, and this point has t = 70"
+    assert said in optimizer.client.requests[1].text
+    assert optimizer.usage.rejected == {"fixed": 1}
     assert (
         "The next experiment has t: 80. Give these values in it"
         in optimizer.client.requests[0].text

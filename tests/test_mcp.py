@@ -98,6 +98,16 @@ class TestAgentIsTheModel:
         (point,) = searches.answer("mine", ANSWER.format(2.5, 4))["points"]
         assert point["params"] == {"x": 2.5, "k": 4}
 
+    def test_an_answer_to_another_request_is_refused(self, searches):
+        self.begun(searches)
+        first = searches.ask("mine")["id"]
+        second = searches.ask("mine", fixed={"k": 4})["id"]  # of another agent
+        assert first != second
+        with pytest.raises(LLMOptError, match=f"to request '{first}', and {second} waits"):
+            searches.answer("mine", ANSWER.format(1.5, 4), {"k": 4}, id=first)
+        (point,) = searches.answer("mine", ANSWER.format(1.5, 4), {"k": 4}, id=second)["points"]
+        assert point["params"] == {"x": 1.5, "k": 4}
+
     def test_the_shell_says_who_answers(self, searches, tmp_path):
         self.begun(searches)
         with pytest.raises(LLMOptError, match=r"of `llmopt mcp`. Give --model"):
@@ -353,6 +363,32 @@ def test_text_that_is_json_stays_text(searches, key, text):
     told = {"name": "mine", "params": {"x": 1, "k": 1}, key: text}
     asyncio.run(server.call_tool("tell", told | ({"reward": 1.0} if key == "feedback" else {})))
     assert searches.trials("mine")[0]["feedback"] == text
+
+
+def test_a_number_is_not_converted_and_a_repeat_is_warned_of(searches):
+    pytest.importorskip("mcp")
+    from llmopt.service.mcp import make_server
+
+    server = make_server(searches)
+    create(searches, "mine", SEARCH)
+    point = {"name": "mine", "params": {"x": 1, "k": 1}}
+    for wrong, said in (
+        ({"reward": True}, "reward=True is a bool: expected a single real number"),
+        ({"reward": "8"}, "reward='8': expected a number, not a text: write 8"),
+        ({"reward": 1.0, "params": 5}, "tell: params=5; expected an object or a text$"),
+        ({"reward": 1.0, "feedback": 5}, "tell: feedback=5; expected a text$"),
+    ):
+        with pytest.raises(Exception, match=said):
+            asyncio.run(server.call_tool("tell", {**point, **wrong}))
+    assert "warning" not in searches.tell(**point, reward=1)["trial"]
+    assert "trial #1 was recorded again" in searches.tell(**point, reward=1)["trial"]["warning"]
+
+
+def test_a_cap_of_the_server_is_named(tmp_path):
+    searches = SearchFolder(tmp_path / "s", caps={"max_requests": 5})
+    said = "max_requests=50 is capped: this server allows at most 5"
+    assert create(searches, "mine", {**SEARCH, "max_requests": 50})["warning"] == said
+    assert "warning" not in create(searches, "less", {**SEARCH, "max_requests": 4})
 
 
 def test_an_unknown_argument_is_refused_by_its_name(searches):

@@ -587,6 +587,8 @@ def test_words_in_a_loss_and_a_space_of_llmopt_are_refused_with_the_way_out():
     optimizer = make(ScriptedClient([]), P.Scalar(lower=0, upper=1), 5)
     with pytest.raises(RewardError, match="words go to tell_feedback"):
         optimizer.tell(optimizer.parametrization.spawn_child(), (0.3, "words"))
+    with pytest.raises(TypeError, match="'direction': Nevergrad minimizes"):
+        ParametrizedLLM(direction="maximize")
     with pytest.raises(TypeError, match="expected a parametrization of Nevergrad"):
         ParametrizedLLM(model=ScriptedClient([]))({"x": Float(0, 1)}, budget=5)
 

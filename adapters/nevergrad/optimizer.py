@@ -512,6 +512,11 @@ class ParametrizedLLM(base.ConfiguredOptimizer):  # type: ignore[misc]
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:
+        if named := {"direction", "directions"} & options.keys():
+            raise TypeError(
+                f"ParametrizedLLM() has no argument {min(named)!r}: Nevergrad minimizes. To "
+                "maximize a value, return its negative"
+            )
         own = inspect.signature(ParametrizedLLM).parameters
         check_names("ParametrizedLLM", options, (*own, *AskOptions.names()))
         if client is not None:

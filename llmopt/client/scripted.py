@@ -60,7 +60,7 @@ class ScriptedClient:
     def nobody(cls, name: str = "none") -> ScriptedClient:
         """Return what stands for the model of a search that is only read; it reads no hints."""
         client = cls([], name=name)
-        vars(client)["style"] = "completion"
+        vars(client).update(style="completion", asked=False)
         return client
 
     def complete(self, request: Request) -> Reply:

@@ -27,7 +27,7 @@ def calculator_for(
         SandboxUnavailableError: A model's code cannot be confined here, and ``compute=True``.
     """
     if options.compute == "auto" and (why := why_not(client, prompt)):
-        if why not in _said:
+        if why not in _said and getattr(client, "asked", True):  # else a search is only read
             _said.add(why)
             logger.info("compute='auto': the model does not compute in Python, since %s", why)
         return None

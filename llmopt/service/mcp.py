@@ -6,21 +6,35 @@ import argparse
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from llmopt._version import __version__
 from llmopt.commands.shared import add_packages_argument
 from llmopt.errors import LLMOptError, did_you_mean, needs
 from llmopt.service.mcp_tools import SearchFolder
 from llmopt.service.search_file import AGENT
-from llmopt.util.text import shortened
+from llmopt.util.text import short, shortened
 
 _INSTRUCTIONS = f"""\
 Black-box optimization by ask and tell. create_search() describes the problem; then repeat:
 ask() for a point, evaluate it, tell() what it scored, with feedback in words where you have any.
 If the search's model is {AGENT!r}, you are the model: ask() may return a `request` (messages) in
-place of a point. Answer it in the form that it asks for with answer(), which returns the point.
+place of a point. Answer it in the form that it asks for with answer() and its `id`: it returns the
+point.
 Searches are kept in files: status() shows one of earlier, and its pending points come first."""
+
+
+_NUMBERS = (
+    "n", "last", "trial", "replaces", "reward", "stderr", "constraint_violation", "parts",
+)  # fmt: skip
+
+
+def _kind_of(annotation: str) -> str:
+    """Return an annotation in the words of JSON."""
+    kinds = {"dict[str, Any]": "an object", "str": "a text", "list[str]": "a list of texts"}
+    kinds |= {"list[dict[str, Any]]": "a list of objects", "dict[str, str]": "an object of texts"}
+    parts = annotation.removesuffix(" | None").split(" | ")
+    return " or ".join(kinds.get(part, part) for part in parts)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +72,7 @@ def make_server(searches: SearchFolder) -> Any:
     with needs("llmopt mcp", "mcp>=2", extra="mcp"):
         from mcp.server.mcpserver import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
+        from pydantic import SkipValidation, ValidationError
 
     class Server(MCPServer):  # which alone would drop arguments of other names
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
@@ -65,7 +80,15 @@ def make_server(searches: SearchFolder) -> Any:
             for unknown in [key for key in arguments if key not in valid]:
                 said = f"{name}: unknown argument {unknown!r}; {did_you_mean(unknown, valid)}"
                 raise ToolError(shortened(said))
-            return await super().call_tool(name, arguments, context)
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if not isinstance(error.__cause__, ValidationError):
+                    raise
+                key = str(error.__cause__.errors()[0]["loc"][0])
+                got = f"{key}={short(arguments[key])}" if key in arguments else f"{key} is missing"
+                said = f"{name}: {got}; expected {_kind_of(valid[key].annotation)}"
+                raise ToolError(shortened(said)) from None
 
     methods: dict[str, Callable[..., Any]] = {}
     server = Server("llmopt", instructions=_INSTRUCTIONS, version=__version__)
@@ -78,6 +101,16 @@ def make_server(searches: SearchFolder) -> Any:
             except (LLMOptError, ImportError, ValueError) as error:
                 raise ToolError(shortened(str(error))) from None
 
+        # The SDK would turn True into 1.0 and "8" into 8.0: the search itself checks numbers.
+        signature = inspect.signature(function, eval_str=True)
+        told.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[
+                p.replace(annotation=Annotated[p.annotation, SkipValidation])
+                if p.name in _NUMBERS
+                else p
+                for p in signature.parameters.values()
+            ]
+        )
         methods[function.__name__] = function
         server.tool()(told)
 

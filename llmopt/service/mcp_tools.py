@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,21 +52,28 @@ class _Unanswered(ClientError):
 
 
 class _AgentClient:
-    """A model that is the agent: it answers one request with the text that was brought along."""
+    """A model that is the agent: it answers one request with the text that was brought along.
+
+    An answer to another request than `wanted` (see `_id_of`), if that is given, is not used.
+    """
 
     name = AGENT
     default_prompt = "words"
     priced = True
     local = True  # an aborted call is free
 
-    def __init__(self, answer: str | None = None) -> None:
-        self.answer = answer
+    def __init__(self, answer: str | None = None, wanted: str = "") -> None:
+        self.answer, self.wanted = answer, wanted
 
     def complete(self, request: Request) -> Reply:
-        answer, self.answer = self.answer, None
-        if answer is None:
+        if self.answer is None or self.wanted not in ("", _id_of(request)):
             raise _Unanswered(request)
+        answer, self.answer = self.answer, None
         return Reply((Completion(answer),), AGENT, 0, 0, 0, cost=0.0)
+
+
+def _id_of(request: Request) -> str:
+    return sha256(request.text.encode()).hexdigest()[:8]
 
 
 class SearchFolder:
@@ -103,7 +111,7 @@ class SearchFolder:
 
     @contextlib.contextmanager
     def _search(
-        self, name: Any, answer: str | None = None, *, reads: bool = False
+        self, name: Any, client: _AgentClient | None = None, *, reads: bool = False
     ) -> Iterator[LLMOptimizer[Any]]:
         described, storage = self._paths(name)
         if not described.exists():
@@ -112,7 +120,7 @@ class SearchFolder:
                 if self._names()
                 else f"there is no search {name!r}: create_search makes one"
             )
-        opened = self._open(_read(described), storage, answer, reads=reads)
+        opened = self._open(_read(described), storage, client, reads=reads)
         with contextlib.closing(opened) as optimizer:
             yield optimizer
 
@@ -120,7 +128,7 @@ class SearchFolder:
         self,
         description: Mapping[str, Any],
         storage: Path | None,
-        answer: str | None = None,
+        client: _AgentClient | None = None,
         *,
         reads: bool = False,
     ) -> LLMOptimizer[Any]:
@@ -136,7 +144,7 @@ class SearchFolder:
         }
         changed = {**description, "model": model, **own}
         if model == AGENT:
-            client = _AgentClient(answer)
+            client = client or _AgentClient()
             # Its request is no failure to fall back from; and it answers one at a time.
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
             return open_described(
@@ -209,7 +217,12 @@ class SearchFolder:
                 f"there is another search {name!r}, with other {', '.join(other)} "
                 f"({other[0]}: {short(there.get(other[0]))}): take another name, or give the same"
             )
-        return self.status(name)
+        warning = ", ".join(
+            f"{key}={kept[key]} is capped: this server allows at most {most}"
+            for key, most in self._caps.items()
+            if _is_number(kept.get(key)) and kept[key] > most
+        )
+        return self.status(name) | ({"warning": warning} if warning else {})
 
     def list_searches(self) -> list[dict[str, Any]]:
         """List the searches that are kept here."""
@@ -234,7 +247,7 @@ class SearchFolder:
 
         Args:
             name: The search.
-            n: How many points.
+            n: How many points; 1 if you are the search's model.
             fixed: Values that these points keep: {"temperature": 80}.
         """
         n = whole_number("n", n, 1, _MOST_POINTS)
@@ -243,15 +256,22 @@ class SearchFolder:
                 raise LLMOptError("n: of a search that the agent answers, ask for one at a time")
             return self._ask(optimizer, n, fixed)
 
-    def answer(self, name: str, text: str, fixed: dict[str, Any] | None = None) -> dict[str, Any]:
+    def answer(
+        self, name: str, text: str, fixed: dict[str, Any] | None = None, id: str = ""
+    ) -> dict[str, Any]:
         """Answer the request of a search whose model you are, and get the point that you named.
 
-        If the answer cannot be used, you get another request that says why. Give `fixed` again if
-        you asked with it.
+        If the answer cannot be used, you get another request that says why.
+
+        Args:
+            name: The search.
+            text: The answer.
+            fixed: As given to ask().
+            id: That of the request: if another one waits by now, your answer is refused.
         """
         if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
-        with self._search(name, text) as optimizer:
+        with self._search(name, _AgentClient(text, str(id))) as optimizer:
             if not isinstance(optimizer.client, _AgentClient):
                 raise LLMOptError(f"search {name!r} has its own model: call ask")
             if not optimizer.unanswered:
@@ -260,6 +280,11 @@ class SearchFolder:
                     "agent has answered it. ask() returns the next point or request"
                 )
             found = self._ask(optimizer, 1, fixed)
+            if optimizer.client.answer is not None and "request" in found:
+                raise LLMOptError(
+                    f"your answer was not used: it is to request {short(id)}, and {found['id']} "
+                    "waits, of another agent or with other `fixed`. ask() shows it"
+                )
             if optimizer.client.answer is not None:  # a point was queued, say
                 found["next"] = f"your answer was not used: no request was due. {found['next']}"
             return found
@@ -272,7 +297,13 @@ class SearchFolder:
             optimizer.ask(n, fixed=fixed)
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
-            return {"points": [], "request": messages, "next": "answer these messages: answer()"}
+            said = "answer these messages, with the id: answer()"
+            return {
+                "points": [],
+                "request": messages,
+                "id": _id_of(waiting.request),
+                "next": said,
+            }
         except SearchStopped as end:
             return {"points": [], "next": f"nothing: {end}"}
         points = [of_proposal(optimizer, p) for p in optimizer.pending_proposals[before:]]
@@ -324,7 +355,7 @@ class SearchFolder:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
         with self._search(name) as optimizer:
             (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v not in (None, "")}])
-            return {"trial": of_trial(optimizer, trial), **leaders(optimizer)}
+            return {"trial": trial, **leaders(optimizer)}
 
     def enqueue(self, name: str, params: dict[str, Any] | str, words: str = "") -> dict[str, Any]:
         """Queue your own point for the next ask, with words that say what it is.

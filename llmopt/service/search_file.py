@@ -335,8 +335,8 @@ def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
     return optimizer.space.unflatten(getattr(point, "instead_of", None) or point.values)
 
 
-def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial[Any]]:
-    """Tell results, all of them or none, and yield the trial of each once it is recorded."""
+def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Tell results, all of them or none, and yield the trial of each, as JSON, once recorded."""
     read = []
     for number, told in enumerate(results, start=1):
         try:
@@ -349,7 +349,10 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[Trial
     if len(set(asked)) < len(asked):
         raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
     for one in read:
-        yield optimizer.tell_as(one)
+        repeat = optimizer.repetition(one)
+        trial = of_trial(optimizer, optimizer.tell_as(one))
+        warnings = [text for text in (trial.get("warning"), repeat) if text]
+        yield trial | ({"warning": " ".join(warnings)} if warnings else {})
 
 
 def withdraw(

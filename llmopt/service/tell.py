@@ -66,8 +66,8 @@ def main(args: argparse.Namespace) -> int:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
             for trial in optimizer.trials[before - report.taken :]:
                 print(json.dumps(of_trial(optimizer, trial)), flush=True)
-        for trial in tell(optimizer, results):
-            print(json.dumps(of_trial(optimizer, trial)), flush=True)
+        for line in tell(optimizer, results):
+            print(json.dumps(line), flush=True)
     return 0
 
 

@@ -124,6 +124,16 @@ class Fixed:
         """Whether a flat point has the values."""
         return all(values[i] is not ABSENT and values[i] == v for i, v in self.values.items())
 
+    def contradiction(self, values: Sequence[Value]) -> str:
+        """Return the values of a flat point that differ from these as a prompt shows them."""
+        text = self.space.format
+        other = {
+            i: values[i]
+            for i, v in self.values.items()
+            if values[i] is not ABSENT and values[i] != v and text(i, values[i]) != text(i, v)
+        }
+        return str(Fixed(self.space, other)) if other else ""
+
     def apply(self, values: Sequence[Value]) -> tuple[Value, ...] | None:
         """Return a flat point with the values; ``None`` if it then lacks others."""
         point = self.space.conform([self.values.get(i, v) for i, v in enumerate(values)])
