@@ -22,6 +22,12 @@ PREFIX = "llmopt:"
 CALL = PREFIX + "call:"
 """Of a study's system attributes, one for each call: what it took, by the names of `Usage`."""
 
+ABOUT = PREFIX + "about"
+"""System attribute of a study: model, prompt, seed and description of its latest sampler."""
+
+PROPOSAL = PREFIX + "proposal"
+"""System attribute of a trial: the point that it will evaluate, in the internal representation."""
+
 NAMED = PREFIX + "named"
 """System attribute of a trial: what `named_in` gave for the model's words about it."""
 
@@ -58,6 +64,11 @@ def amount_of(value: Any) -> float:
     return max(number_of(value) or 0.0, 0.0)
 
 
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return what a storage holds as a mapping, empty if it is none."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def note_of(attributes: Mapping[str, Any], name: str) -> Any:
     """Return one fact out of a trial's user attributes, or ``None``."""
     return attributes.get(PREFIX + name)
@@ -72,6 +83,9 @@ def calls_of(attributes: Mapping[str, Any]) -> Usage:
             cost, seconds = entry.get("cost", 0.0), amount_of(entry.get("seconds"))
             cost = None if cost is None else amount_of(cost)
             usage.add(Usage(**took, seconds=seconds, cost=cost))
+            for reason, count in mapping_of(entry.get("rejected")).items():
+                number = usage.rejected.get(str(reason), 0) + int(amount_of(count))
+                usage.rejected[str(reason)] = number
     return usage
 
 

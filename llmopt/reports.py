@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,13 @@ def open_search(path: str) -> tuple[Any, str]:
     Raises:
         StorageError: It cannot be read, or holds no search.
     """
+    if "://" in path:
+        shown = re.sub("//[^/@]*@", "//...@", path)  # without a password
+        raise StorageError(
+            f"{shown} is the address of a database, and a report takes a storage file of llmopt or "
+            "a run folder. For the Optuna study in it run in Python: "
+            f'llmopt.report(optuna.load_study(study_name=None, storage="{shown}"), "report.html")'
+        )
     file = Path(path)
     if file.is_dir():
         storage = next(filter(Path.is_file, (file / name for name in _STORAGES)), None)

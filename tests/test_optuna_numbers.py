@@ -6,10 +6,11 @@ import re
 
 import optuna
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState
 from test_optuna_feedback import XY, bowl, new, study_of
 
-from llmopt import FallbackWarning, ScriptedClient
+from llmopt import ClientError, FallbackWarning, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.from_optuna import for_readers
 from llmopt.report_page.page import page as page_of
@@ -109,3 +110,58 @@ def test_a_report_lists_a_trial_without_a_result_after_the_model_ended_the_study
     assert "no result" in row
     assert "Running since 20" in row
     assert f"<b>trial {left}</b>" in row
+
+
+def test_the_page_of_a_study_has_its_setup_task_and_unused_answers():
+    sampler = make([new(1.5, 1), "no point", new(2.5, 1)], description="the cost of a bowl")
+    study = study_of(sampler)
+    study.optimize(bowl, n_trials=2)
+    page = page_of(study)
+    for text in ("the cost of a bowl", "unreadable", "<td>scripted</td>", "<td>words</td>"):
+        assert text in page
+    assert "<tr><td>seed</td><td>1</td></tr>" in page
+    assert "the cost of a bowl" in sampler.client.requests[0].text
+    assert "llmopt:about" not in sampler.client.requests[1].text
+
+
+def test_a_trial_that_ended_before_its_first_suggestion_shows_its_proposal_or_nobody():
+    study = study_of(make([new(1.5, 1)]))
+    study.optimize(bowl, n_trials=1)
+    fallback = {"llmopt:source": "fallback"}
+    point = {"llmopt:proposal": {"x": 2.25, "y": 7.0}}
+    for system, user in ((point, {"llmopt:source": "llm"}), ({}, fallback)):
+        study.add_trial(
+            optuna.create_trial(state=TrialState.FAIL, system_attrs=system, user_attrs=user)
+        )
+    rows = [r.partition("</details>")[0] for r in page_of(study).split('id="t')[1:]]
+    assert "2.25" in rows[-2]
+    assert "the model" in rows[-2]
+    assert not re.search("the model|random|2.25", rows[-1])
+
+
+def test_a_request_that_fails_within_a_trial_leaves_the_model_its_part():
+    def objective(trial):
+        kind, _ = trial.suggest_categorical("kind", ["a", "b"]), trial.suggest_float("q", 0, 1)
+        branch = kind == "a" or trial.number == 2  # which the model cannot know
+        return trial.suggest_float("p", 0, 1) if branch else 1.0
+
+    model = ScriptedClient(["kind: b, q: 0.7", ClientError("down")])
+    study = optuna.create_study(
+        sampler=LLMSampler(model, n_startup_trials=0, on_error="raise", compute=False)
+    )
+    kinds = {"kind": CategoricalDistribution(["a", "b"]), "q": FloatDistribution(0, 1)}
+    both = {**kinds, "p": FloatDistribution(0, 1)}
+    for params, own in (({"kind": "a", "q": 0, "p": 1}, both), ({"kind": "b", "q": 0}, kinds)):
+        study.add_trial(optuna.create_trial(value=1.0, params=params, distributions=own))
+    study.optimize(objective, n_trials=1, catch=ClientError)
+    assert len(model.requests) == 2
+    assert study.trials[2].params == {"kind": "b", "q": 0.7}
+    assert study.trials[2].user_attrs["llmopt:source"] == "llm"
+
+
+def test_an_ask_has_what_all_workers_of_the_study_leave_of_the_requests():
+    first, second = make([new(1.5, 1), new(2.5, 1)]), make([new(3.5, 1)], max_requests=5)
+    study = study_of(first)
+    study.optimize(bowl, n_trials=2)
+    model = second._model(study)
+    assert model.scope(0).requests_left == 3

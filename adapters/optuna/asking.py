@@ -167,8 +167,15 @@ class Asker:
         if self._process != os.getpid():  # what the parent process asked for is its own
             self._forget()
         place = id(study._storage), study.study_name
-        model = self._models.get(place) or StudyModel(self.client, study)
-        model = self._latest = self._models.setdefault(place, model)
+        if (model := self._models.get(place)) is None:
+            model = self._models.setdefault(place, StudyModel(self.client, study))
+            about = {"model": client_name(self.client), "prompt": self.prompt.name}
+            about |= {
+                "seed": str(self._entropy[0]),
+                "description": self._asking.options.description,
+            }
+            model.journal.describe(about)
+        self._latest = model
         model.limits = self.limits
         return model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optuna.study import Study
@@ -20,7 +20,6 @@ from llmopt.state import State, reduce
 from llmopt.util.text import cut, first_line
 
 _DRAWN = stored.PREFIX + "drawn"
-_PROPOSAL = stored.PREFIX + "proposal"
 _LONGEST = 10_000  # characters of a note: MySQL keeps 64 KiB, and JSON takes 6 bytes for each
 _SHORT_WAIT = 1.0  # seconds that are worth no write
 
@@ -32,21 +31,17 @@ def current(study: Study, trial: FrozenTrial) -> FrozenTrial:
 
 def publish(study: Study, trial: FrozenTrial, params: Mapping[str, float]) -> None:
     """Let other workers see what a trial will evaluate, in Optuna's internal representation."""
-    study._storage.set_trial_system_attr(trial._trial_id, _PROPOSAL, dict(params))
+    study._storage.set_trial_system_attr(trial._trial_id, stored.PROPOSAL, dict(params))
 
 
 def read_proposal(trial: FrozenTrial) -> Mapping[str, Any]:
     """Return what `publish` wrote."""
-    return _mapping(trial.system_attrs.get(_PROPOSAL))
+    return stored.mapping_of(trial.system_attrs.get(stored.PROPOSAL))
 
 
 def read_fixed(trial: FrozenTrial) -> Mapping[str, Any]:
     """Return the parameters that a trial was enqueued with."""
-    return _mapping(trial.system_attrs.get("fixed_params"))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return stored.mapping_of(trial.system_attrs.get("fixed_params"))
 
 
 def note_drawn(study: Study, trial: FrozenTrial, *names: str) -> None:
@@ -151,14 +146,28 @@ class StudyLedger(MemoryLedger):
         if isinstance(event, Called):
             self._call = f"{self._writer}{self.state.count}"
             priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
-            self._write({"requests": 1, **priced})
+            self._write(self._call, {"requests": 1, **priced})
         state = super().append(event)
         if isinstance(event, Replied | Failed) and self._call:
             spent = vars(reduce(State(AnyPoints()), event).usage)
             with contextlib.suppress(StorageError):  # for others it counts as before, then
-                self._write({k: v for k, v in spent.items() if v or v is None})
+                self._write(self._call, {k: v for k, v in spent.items() if v or v is None})
             self._call = ""
         return state
+
+    def settle(
+        self, sources: Sequence[str], rejected: Mapping[str, int], blocks: Sequence[int] = ()
+    ) -> None:
+        """Count the points of an ask by their sources, for reports also the unused answers."""
+        super().settle(sources, rejected, blocks)
+        if counts := {reason: n for reason, n in rejected.items() if n > 0}:
+            with contextlib.suppress(StorageError):
+                self._write(f"{self._writer}{self.state.count}:unused", {"rejected": counts})
+
+    def describe(self, about: Mapping[str, str]) -> None:
+        """Write for reports what a study is about and who proposes."""
+        with contextlib.suppress(StorageError):
+            self._write(stored.ABOUT, {n: cut(text, _LONGEST) for n, text in about.items()})
 
     @property
     def spent(self) -> Usage:
@@ -169,9 +178,9 @@ class StudyLedger(MemoryLedger):
         usage.add(stored.calls_of(others))
         return usage
 
-    def _write(self, entry: Mapping[str, Any]) -> None:
+    def _write(self, key: str, entry: Mapping[str, Any]) -> None:
         try:
-            self._study._storage.set_study_system_attr(self._study._study_id, self._call, entry)
+            self._study._storage.set_study_system_attr(self._study._study_id, key, entry)
         except Exception as error:  # storages raise what their databases do
             raise StorageError(
                 f"the study's storage did not take what a request costs ({error}): make it "

@@ -7,6 +7,7 @@ words of model and user, and beside it usage and blocks of Python.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import os
@@ -21,8 +22,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from llmopt._version import __version__
 from llmopt.errors import StorageError
 from llmopt.from_optuna import (
+    ABOUT,
+    PROPOSAL,
     calls_of,
     for_readers,
+    mapping_of,
     note_of,
     number_of,
     parts_of,
@@ -140,7 +144,10 @@ def page(
     rows = list(_rows(study, trials, numbered, leading))
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
-    about = {k.removeprefix(PREFIX): text_of(v) for k, v in list(study.user_attrs.items())[:20]}
+    storage = getattr(study, "_study", study)._storage
+    facts = mapping_of(storage.get_study_system_attrs(study._study_id).get(ABOUT))
+    facts = {**facts, **dict([*study.user_attrs.items()][:20])}
+    about = {k.removeprefix(PREFIX): text_of(v) for k, v in facts.items()}
     description, _ = about.pop("description", ""), about.pop("ended", "")
     made = clean(
         environment(__package__)
@@ -200,8 +207,8 @@ def _source_of(trial: Any) -> str:
     fixed = fixed["fixed_params"] if isinstance(fixed.get("fixed_params"), Mapping) else {}
     if trial.params and trial.params.keys() <= fixed.keys() and source in ("", "warmup"):
         return "user"
-    if not trial.params and source == "fallback":  # its request failed, and nothing was sampled
-        return ""
+    if source == "fallback" and not (trial.params or mapping_of(trial.system_attrs.get(PROPOSAL))):
+        return ""  # its request failed, and nothing was sampled
     return source or ("sampler" if trial.params else "")
 
 
@@ -249,6 +256,7 @@ def _rows(
     listed = [(i, t) for i, t in enumerate(trials) if t.number in latest]
     words = min(_LONGEST, max(_SHORTEST, _MOST_WORDS // max(1, 3 * len(listed))))
     params = max(1, _MOST_WORDS // max(1, 60 * len(listed)))  # in a trial
+    distributions = {n: d for t in trials for n, d in t.distributions.items()}
     for position, trial in listed:
         attrs, state, source = trial.user_attrs, _state_of(trial), _source_of(trial)
         named = read_named(trial.system_attrs)
@@ -281,6 +289,7 @@ def _rows(
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
+        point = trial.params or _proposed(trial, distributions)
         yield {
             "number": trial.number,
             "position": position,
@@ -304,11 +313,20 @@ def _rows(
                 if text and once[" ".join(text.split())] == name
             ],
             "start": start if numbered else for_readers(start, named),
-            "params": [_shown(*pair) for pair in itertools.islice(trial.params.items(), params)],
-            "more": max(0, len(trial.params) - params),
+            "params": [_shown(*pair) for pair in itertools.islice(point.items(), params)],
+            "more": max(0, len(point) - params),
             "feedback": cut("\n".join(filter(None, facts)), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
+
+
+def _proposed(trial: Any, distributions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the point that a trial was to evaluate which ended before its first suggestion."""
+    point: dict[str, Any] = {}
+    for name, code in mapping_of(trial.system_attrs.get(PROPOSAL)).items():
+        with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
+            point[name] = distributions[name].to_external_repr(code)
+    return point
 
 
 def _shown(name: str, value: Any) -> tuple[str, str]:
