@@ -27,12 +27,7 @@ from llmopt.options import options_to_store
 from llmopt.partners import propose_in_turns
 from llmopt.partners.turns import Partner
 from llmopt.point_task import Asking, fill
-from llmopt.points import (
-    place_of,
-    point_to_ask,
-    sample_fallbacks,
-    sample_new,
-)
+from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
@@ -40,10 +35,7 @@ from llmopt.resume import split_options
 from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
 from llmopt.tells import Tells, described, no_longer
-from llmopt.util.arguments import (
-    MOST_POINTS,
-    whole_number,
-)
+from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.text import clean, cut, short
 from llmopt.util.threads import Lock
 
@@ -271,7 +263,8 @@ class Asks(Tells[Params]):
                 raise
             seen |= there
             warned += [text] if text else []
-            outcome.proposals += answer.proposals
+            words = "" if kind is None else kind.words
+            outcome.proposals += [p.with_words(words) for p in answer.proposals]
             outcome.rejected += answer.rejected
             outcome.stop = answer.stop
             if answer.error is not None:
@@ -310,7 +303,7 @@ class Asks(Tells[Params]):
             else:
                 break
             seen.add(self.space.key(values))
-            proposals.append(Proposal(values, "warmup"))
+            proposals.append(Proposal(values, "warmup", "" if kind is None else kind.words))
         return proposals
 
     def _ask_model(
@@ -535,8 +528,12 @@ class Asks(Tells[Params]):
         waiting = {key(p.values) for p in (*state.pending, *state.queue)}
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]
+            there = [t.number for t in state.trials if values and key(t.values) == key(values)]
+            took = (
+                f" Its trial is withdrawn by trial={there[-1] + self.first_trial}." if there else ""
+            )
             raise ParameterError(
-                f"withdraw({short(params)}): {no_longer(state)} Pending: {short(pending)}. "
+                f"withdraw({short(params)}): {no_longer(state)}{took} Pending: {short(pending)}. "
                 f"Queued: {short(self.queued)}"
             )
         return Withdrawn([self.space.to_json_values(values)], queued=False)

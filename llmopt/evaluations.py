@@ -13,7 +13,7 @@ from typing import Any, TypedDict, get_args
 import numpy as np
 
 from llmopt.data import NO_DATA, TrialData
-from llmopt.errors import RewardError
+from llmopt.errors import ParameterError, RewardError
 from llmopt.history import Direction
 from llmopt.space import Space, Value
 from llmopt.space.values import as_number
@@ -122,7 +122,7 @@ def read_result(
     names: Sequence[str] = (),
 ) -> Result:
     """Check the arguments of `LLMOptimizer.tell`, and return the result that they describe."""
-    values = space.flatten(params)
+    values = _point(space, params)
     rewards, trouble = _rewards(reward, objectives, names)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
@@ -169,9 +169,21 @@ def read_result(
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
         parts=_parts(parts),
-        instead_of=None if instead_of is None else space.flatten(instead_of),
+        instead_of=None if instead_of is None else _point(space, instead_of),
         replaces=replaces,
     )
+
+
+def _point(space: Space, params: Any) -> tuple[Value, ...]:
+    """Return the values of a point, or raise `ParameterError` with the remedy for a unit."""
+    try:
+        return space.flatten(params)
+    except ParameterError as error:
+        given = params.values() if isinstance(params, Mapping) else ()
+        texts = [v for v in given if isinstance(v, str) and f"={v!r} is of type" in str(error)]
+        if not texts:
+            raise
+        raise ParameterError(f"{str(error).rstrip('.')}{_written(texts[0])}") from None
 
 
 def _parts(parts: Any) -> dict[str, float]:

@@ -81,6 +81,11 @@ class Proposal:
     def __post_init__(self) -> None:
         object.__setattr__(self, "explanation", clean(self.explanation))  # untrusted text
 
+    def with_words(self, words: str) -> Proposal:
+        """Return the proposal with what a user said of it before the model's explanation."""
+        said = " ".join(words.split())  # on one line, so that no heading begins in it
+        return replace(self, explanation=f"{said}\n{self.explanation}".rstrip()) if said else self
+
 
 @dataclass(frozen=True)
 class Trial(Generic[Params]):

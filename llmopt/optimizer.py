@@ -167,7 +167,7 @@ class LLMOptimizer(Asks[Params]):
         self._merged, self._merging = Merged(self.space.key), Lock()
         self._ask_lock = Lock()  # asks run one after another
         self._blocks: dict[int, Block] = {}  # by number: parsed once
-        self._warned_of: set[bool] = set()  # of repeats with equal and with other rewards
+        self._warned_of: set[bool] = set()
         self._concluded = False
         self._journal = self._open(given, seed is not None)
         self._model = ModelCalls(client, self._journal, given.limits)

@@ -410,9 +410,16 @@ def _told(state: State, event: Told) -> State:
         proposal = Proposal(values, first.source) if first else None
     elif proposal is None and event.kind == "search":
         stop = None  # the user continues the search
+        before = [t for t in state.trials if _open(t) == values]
+        proposal = Proposal(values, before[-1].source, before[-1].explanation) if before else None
     about = {**vars(proposal or Proposal(values, "user")), "values": values, "instead_of": asked}
     trial = _trial(state, event, len(state.trials), **about)
     return replace(after, trials=(*state.trials, trial), stop=stop)
+
+
+def _open(trial: Trial[Any]) -> tuple[Any, ...] | None:
+    """Return a point that was proposed for a trial and has no result, if there is one."""
+    return trial.instead_of if trial.state == "complete" else trial.instead_of or trial.values
 
 
 def _corrected(state: State, event: Corrected) -> State:

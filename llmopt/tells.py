@@ -40,6 +40,7 @@ class Tells(Results[Params], Closing):
     _callbacks: Callbacks | None
     _options: SearchOptions
     _warned_of: set[bool]  # of repeats with equal and with other rewards
+    first_trial = 0  # from which messages count trials as arguments; 1 in the shell
 
     def tell(
         self,
@@ -204,15 +205,17 @@ class Tells(Results[Params], Closing):
     def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
         with self._journal.lock:
-            if kind == "search" and len(self._warned_of) < 2:
+            if kind == "search":
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
             before = self._journal.state.trials[number] if number >= 0 else None
             trial = self._record(result, kind).trials[number]
         if before is not None and before.values != trial.values:
             logger.warning(
-                "trial #%d was corrected to another point: it was %s with reward %s",
+                "trial #%d was corrected to another point: it was %s with reward %s%s",
                 number + 1, self.space.labelled(before.values), before.reward,
+                "; it stays pending, too: withdraw it, or evaluate it"
+                * any(p.values == trial.values for p in self._journal.state.pending),
             )  # fmt: skip
         if doubt := self.doubt(trial):
             logger.warning("%s", doubt)
@@ -286,14 +289,16 @@ class Tells(Results[Params], Closing):
             now = f"with another reward ({rewards}, before {earlier})"
         return (
             f"the point of trial #{before.number + 1} was recorded again {now}: it counts as "
-            "another trial. If this is that trial's right result, name its `number` as replaces; "
-            "if rewards are noisy, pass noisy=True"
+            "another trial. If this is that trial's right result, tell it with "
+            f"replaces={before.number + self.first_trial}; if rewards are noisy, pass noisy=True"
         )
 
     def _warn_of_repeat(self, result: Result) -> None:
-        """Warn if a point is recorded again: once each for equal and for other rewards."""
-        before = self._repeated(result)
-        if before is not None and (same := result.rewards == before.rewards) not in self._warned_of:
+        """Warn of a repeat: of each failed point that has a reward now, else once for each kind."""
+        if (before := self._repeated(result)) is None:
+            return
+        same = result.rewards == before.rewards
+        if same not in self._warned_of or (before.state == "failed" and not same):
             self._warned_of.add(same)
             logger.warning("%s", self.repetition(result))
 

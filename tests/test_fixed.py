@@ -10,6 +10,7 @@ from search_contract import Model
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
+from llmopt.prompt.answer import notes_of
 from llmopt.service.search_file import status
 
 SPACE = {"t": Float(0, 100), "k": Int(0, 5), "c": Categorical(["a", "b", "z"])}
@@ -49,7 +50,7 @@ def test_queued_points_with_other_values_wait():
 
 
 def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
-    answer = "Start from: new\nProposal: t: 60, k: 2, c: z"
+    answer = "Hypothesis: warm\nStart from: new\nProposal: t: 60, k: 2, c: z"
     optimizer = words(answer, storage=tmp_path / "s.jsonl")
     optimizer.enqueue({"c": "z"}, "as a colleague wishes")
     optimizer.close()
@@ -57,9 +58,17 @@ def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
     assert optimizer.ask() == {"t": 60.0, "k": 2, "c": "z"}
     assert "(as a colleague wishes) has c: z" in optimizer.client.requests[0].text
     assert optimizer._journal.state.partial == ()
+    explanation = optimizer.pending_proposals[0].explanation
+    assert explanation.startswith("as a colleague wishes\nHypothesis: warm")
+    assert notes_of(explanation).hypothesis == "warm"
+    # The point that was replaced is still the model's once it has a result, too.
+    optimizer.tell({"t": 61, "k": 2, "c": "z"}, 1.0, instead_of=optimizer.pending[0])
+    late = optimizer.tell({"t": 60, "k": 2, "c": "z"}, 2.0)
+    assert (late.source, late.explanation) == ("llm", explanation)
     random = words(warmup=2)
-    random.enqueue({"c": "z"})
+    random.enqueue({"c": "z"}, "a wish")
     assert random.ask()["c"] == "z"
+    assert random.pending_proposals[0].explanation == "a wish"
     assert random.client.requests == []
     with pytest.raises(ValueError, match="one of its choices"):
         random.enqueue({"c": "q"})

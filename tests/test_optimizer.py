@@ -219,11 +219,17 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     same, said = [r.message for r in caplog.records]
     assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
-    assert "name its `number` as replaces; if rewards are noisy, pass noisy=True" in said
-    late = make()
-    late.tell_failure({"x": 1.5, "k": 7})
-    late.tell({"x": 1.5, "k": 7}, 1.0)
-    assert "another reward (1.0, before a failure)" in caplog.records.pop().message
+    assert "tell it with replaces=2; if rewards are noisy, pass noisy=True" in said
+    # Of every failed point that has a result now, and by its proposer.
+    late = make([], warmup=3)
+    for number in range(3):
+        point = late.ask()
+        late.tell_failure(point)
+        assert late.tell(point, 1.0).source == "warmup"
+        late.withdraw(trial=2 * number + 1)
+        said = caplog.records.pop().message
+        assert "another reward (1.0, before a failure)" in said
+        assert f"replaces={2 * number};" in said
     noisy = make(noisy=True)
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)

@@ -168,7 +168,9 @@ def _open(
             return (None if begun is None else _stored(begun)) or optimizer
         while True:
             try:
-                return LLMOptimizer(storage=path, **arguments)
+                optimizer = LLMOptimizer(storage=path, **arguments)
+                optimizer.first_trial = 1
+                return optimizer
             except StorageInUseError:
                 if time.monotonic() >= until:
                     raise
