@@ -7,7 +7,7 @@ row whose point is not in the space is refused.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from llmopt.space.values import ABSENT
 from llmopt.util.files import read_table
 from llmopt.util.text import a_type, short
 
-Outcome = Literal["taken", "known", "refused"]
+Outcome = Literal["taken", "known", "completed", "refused"]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
@@ -49,7 +49,7 @@ class ImportedRow:
     """The outcome of one row."""
 
     number: int  # from 1
-    outcome: Outcome  # "known" if here already
+    outcome: Outcome  # "known" if here already, "completed" if without some of its parts
     reason: str = ""  # why it was refused, or is in doubt
 
 
@@ -244,9 +244,11 @@ def read_rows(
 ) -> tuple[list[Result], tuple[ImportedRow, ...]]:
     """Return the results to record, checked as by `tell`, and the outcome of each row.
 
-    Each existing trial marks one equal row as known.
+    Each existing trial marks one equal row as known, or gets the parts that it lacks.
     """
-    known = Counter((space.key(t.values), t.rewards) for t in trials)
+    known = defaultdict[Any, list[Trial]](list)
+    for trial in reversed(trials):
+        known[space.key(trial.values), trial.rewards].append(trial)
     results: list[Result] = []
     rows = []
     for number, row in enumerate(source.rows, start=1):
@@ -262,10 +264,14 @@ def read_rows(
         except (LLMOptError, TypeError) as error:
             rows.append(ImportedRow(number, "refused", str(error)))
             continue
-        key = space.key(one.values), one.rewards
-        known[key] -= 1
-        if known[key] >= 0:
-            rows.append(ImportedRow(number, "known"))
+        if there := known[space.key(one.values), one.rewards]:
+            trial = there.pop()
+            more = one.rewards is not None and one.parts.keys() - trial.parts.keys()
+            rows.append(ImportedRow(number, "completed" if more else "known"))
+            if more:
+                merged = {**one.parts, **trial.parts}
+                point = space.unflatten(trial.values)
+                results.append(check(point, row.reward, replaces=trial.number, parts=merged))
         else:
             doubt = space.candidates.complaint(one.values) if space.candidates is not None else ""
             rows.append(ImportedRow(number, "taken", doubt))

@@ -422,6 +422,11 @@ def _open(trial: Trial[Any]) -> tuple[Any, ...] | None:
     return trial.instead_of if trial.state == "complete" else trial.instead_of or trial.values
 
 
+def _result(trial: Trial[Any]) -> tuple[Any, ...]:
+    measured = trial.rewards, trial.constraint_violation, trial.stderr, trial.samples
+    return trial.values, *measured, trial.feedback, trial.data.digest
+
+
 def _corrected(state: State, event: Corrected) -> State:
     if event.number >= len(state.trials):
         raise ValueError(f"trial {event.number} was corrected, of {len(state.trials)}")
@@ -432,6 +437,8 @@ def _corrected(state: State, event: Corrected) -> State:
         "old_rewards": before.rewards or before.old_rewards,
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
+    if _result(trial) == _result(before):  # only its parts are others: nothing was wrong
+        trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)
     trials = (*state.trials[: event.number], trial, *state.trials[event.number + 1 :])
     return replace(state, trials=trials, stop=None)  # the end may have followed from the mistake
 

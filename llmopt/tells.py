@@ -305,7 +305,8 @@ class Tells(Results[Params], Closing):
     def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.
 
-        Known trials are skipped, so a script may call this at each start.
+        Known trials are skipped, so a script may call this at each start; parts that the source
+        adds to them are recorded.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list

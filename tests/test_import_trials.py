@@ -292,6 +292,18 @@ def test_a_named_objective_and_parts_are_read_from_a_table(tmp_path):
         assert "no parameters" not in report
     parts = [{"desired": 80.0, "waste": 2.0}, {"desired": 61.0}, {"a": 3.0}]
     assert [t.parts for t in optimizer.trials] == parts
+    # The same table with a new column completes the trials that came from it; a failure stays.
+    optimizer.tell_failure({"lr": 0.9, "parts_lr": 0}, "oven")
+    path.write_text(
+        "lr,parts_lr,yield,parts_desired,parts_ee,state\n0.1,0.7,78,80,,\n"
+        "0.2,0.5,60,61,94,\n0.9,0,,1,,failed\n"
+    )
+    assert str(optimizer.import_trials(path)).endswith(": 2 known, 1 completed")
+    parts[1]["ee"] = 94.0
+    assert [t.parts for t in optimizer.trials] == [*parts, {}]
+    assert not any(t.corrected or t.old_rewards for t in optimizer.trials)
+    assert optimizer.trials[3].feedback == "oven"
+    assert str(optimizer.import_trials(path)).endswith(": 3 known")
     assert optimizer.best.reward == 78
 
 
