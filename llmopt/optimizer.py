@@ -30,7 +30,6 @@ from llmopt._version import __version__
 from llmopt.asks import Asks
 from llmopt.callbacks import Callbacks, Search, check_callbacks
 from llmopt.client.base import Client
-from llmopt.client.folder import FolderClient
 from llmopt.client.model_string import get_client, one_model
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.evaluations import (
@@ -171,8 +170,8 @@ class LLMOptimizer(Asks[Params]):
         self._concluded = False
         self._journal = self._open(given, seed is not None)
         self._model = ModelCalls(client, self._journal, given.limits)
-        if isinstance(client, FolderClient):
-            client.storage = self._journal.path
+        if callable(begin := getattr(client, "begin", None)):
+            begin(self._journal.path)
         if tool is not None:
             tool.folder = self._journal.arrays.folder
             if given.candidates is not None:

@@ -7,6 +7,7 @@ import copy
 import io
 import json
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -161,6 +162,16 @@ class TestClient:
         hand_in(folder, 1, b"1")
         assert texts(result()) == ["1"]
 
+    def test_only_a_search_that_asked_marks_its_end(self, folder):
+        folder.mkdir()
+        LLMOptimizer(SPACE, FolderClient(folder)).close()
+        FolderClient(folder).close()
+        assert not (folder / "done").exists()
+        (folder / "done").write_text("the search ended at noon; open requests: 0")
+        with LLMOptimizer(SPACE, FolderClient(folder)):
+            assert not (folder / "done").exists()  # at once, before any request
+        assert "the program closed" in (folder / "done").read_text()
+
     def test_odd_answers(self, folder):
         client = FolderClient(folder, timeout=10)
         folder.mkdir()
@@ -287,6 +298,46 @@ class TestNext:
         said = capsys.readouterr().err
         assert "no request waits since" in said
         assert "The search in s.jsonl may go on: the program closed the search after 1" in said
+
+    def test_the_end_of_an_earlier_search_is_no_end_of_the_next(self, folder, capsys):
+        folder.mkdir()
+        (folder / "done").write_text("the search ended at noon; open requests: 0")
+
+        def search() -> None:
+            time.sleep(0.5)
+            with contextlib.suppress(ClientError):
+                LLMOptimizer(
+                    SPACE, FolderClient(folder, timeout=30), prompt="words", warmup=0
+                ).ask()
+
+        result = start(search)
+        assert main(["next", str(folder), "--wait"]) == 0
+        assert "=== request 1 ===" in capsys.readouterr().out
+        hand_in(folder, 1, ANSWER.format(x=1).encode())
+        result()
+
+    def test_an_answer_for_a_killed_ask(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        Path("s.json").write_text(
+            '{"space": {"x": {"type": "number", "minimum": -3, "maximum": 3}}, "direction": '
+            '"minimize", "model": "folder:wm", "warmup": 0, "prompt": "words"}'
+        )
+        command = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
+        ask = subprocess.Popen(command)
+        wait_for(Path("wm/0001.request.md"))
+        ask.kill()
+        ask.wait()
+        assert main(["status", "s.json"]) == 0
+        assert "`llmopt next wm` prints it (number 1)" in capsys.readouterr().out
+        hand_in(Path("wm"), 1, ANSWER.format(x=1).encode())
+        assert main(["status", "s.json"]) == 0
+        assert "request 1 to folder:wm is answered: run `llmopt ask`" in capsys.readouterr().out
+        assert main(["next", "wm"]) == 4
+        assert "request 1 is answered, and the program that" in capsys.readouterr().err
+        assert main(["ask", "s.json", "--model", "folder:wm"]) == 0
+        assert main(["tell", "s.json", "p1", "--reward", "7"]) == 0
+        assert main(["next", "wm", "--timeout", "0.1"]) == 4
+        assert "The latest: #1 (7)" in capsys.readouterr().err
 
     def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):

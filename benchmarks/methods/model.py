@@ -37,7 +37,12 @@ class UnsentRequest(LLMOptError):
 
 
 class Unsent(Wrapper):
-    """A client that sends nothing: its first request raises `UnsentRequest`."""
+    """A client that sends nothing: its first request raises `UnsentRequest`.
+
+    The end of the search that checks the first request is no end of the run.
+    """
+
+    inform = conclude = None
 
     def complete(self, request: Request) -> Reply:
         """Raise `UnsentRequest`."""

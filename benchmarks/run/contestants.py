@@ -90,7 +90,7 @@ class Contestants(Closing):
         self,
         name: str,
         storage: Path | None = None,
-        say: Callable[[int], None] | None = None,
+        say: Callable[[bool], None] | None = None,
         usage: Mapping[str, Usage] | None = None,
     ) -> Asking:
         """Return how a method asks its model.
@@ -98,7 +98,7 @@ class Contestants(Closing):
         Args:
             name: The method.
             storage: File of the model's side; without one nothing is recorded.
-            say: Is called with the number of each request before it, and with 0 after it.
+            say: Is called before and after each request with whether one waits for its answer.
             usage: Of the methods so far: the caps hold for all methods together.
         """
         spec, client, config = self.entrants[name].spec, self.client, self._config
@@ -123,7 +123,7 @@ class Contestants(Closing):
             if config.record is not None and storage is not None:
                 client = RecordClient(client, config.record)
             if say is not None and _chats(spec):
-                client = Announced(client, lambda number, _: say(number))
+                client = Announced(client, lambda number, _: say(number > 0))
         return Asking(client, config.batch or usual_batch(spec.prompt), options)
 
     def estimate(self, parameters: int) -> str:

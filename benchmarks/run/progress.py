@@ -18,12 +18,12 @@ class Progress(progress.Progress):
         unit = "evaluations of all methods" if len(labels) > 1 else "evaluations"
         super().__init__(total, shown=shown, what="warm-up", unit=unit)
 
-    def wait(self, what: str, request: int) -> None:
-        """Show that a request waits for its answer; 0 for none."""
+    def wait(self, what: str, waits: bool) -> None:
+        """Show whether a request waits for its answer."""
         self._waits.close()
         self.say(what)
-        if request:
-            what += f": waits for the answer to request {request}"
+        if waits:
+            what += ": a request waits for its answer"
             self.say(what)
             self.line("request")
             self._waits.enter_context(self.waiting(what))

@@ -241,6 +241,7 @@ class Client(Protocol):
       if unknown;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.http.retry.complete_with_retries` retries;
+    - ``begin(storage)``: called as a search opens, with its storage file or ``None``;
     - ``inform(text)``: called after each result with the outcome so far in words;
     - ``conclude(text)``: called at the end of a search with its outcome and the reason in words,
       or why a stored search "may go on";

@@ -13,8 +13,8 @@ A person, an agent or a batch system can be the model. Request 1 is
 ``--all``, or without an earlier one, all of it.
 
 ``latest.md`` has the results of the last answer and the best point so far. ``done`` marks the end
-of the search or of its process and says why it ended, or that it may go on; the next request
-removes it. A client locks the JSON file of a request while it waits for the answer.
+of the search or of its process and says why it ended, or that it may go on; a search that is opened
+with the folder removes it. A client locks the JSON file of a request while it waits for the answer.
 """
 
 from __future__ import annotations
@@ -136,6 +136,17 @@ class FolderClient:
             raise
         return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start, cost=0.0)
 
+    def begin(self, storage: Path | None) -> None:
+        """Remove the mark that an earlier search of the folder left at its end.
+
+        Args:
+            storage: Storage file of the search that begins or resumes, if it has one.
+        """
+        self.storage = storage
+        with contextlib.suppress(OSError):  # the first request reports it
+            (self.folder / _DONE).unlink()
+            _outcomes.setdefault((os.getpid(), self.folder.absolute()), "")
+
     def close(self) -> None:
         """Mark the end of the search in the folder; the end of the process does so too."""
         self.conclude("")
@@ -150,10 +161,13 @@ class FolderClient:
                 write_text_atomically(self.folder / _LATEST, clean(text))
 
     def conclude(self, text: str) -> None:
-        """Mark the end of the search in the folder, with its outcome."""
+        """Mark the end of the search in the folder, with its outcome.
+
+        A search that sent no request, and removed no mark of an earlier one, leaves none.
+        """
         outcome = _outcomes.pop((os.getpid(), self.folder.absolute()), None)
-        if text or outcome is not None or not (self.folder / _DONE).exists():
-            _mark_end(self.folder, text or outcome or "")
+        if outcome is not None:
+            _mark_end(self.folder, text or outcome)
 
     def _earlier(self, request: Request, claims: contextlib.ExitStack) -> int | None:
         """Return the number of a request with the same text that is free, if there is one."""
@@ -215,7 +229,25 @@ def next_request(folder: Path) -> OpenRequest | None:
     if not numbers:
         return None
     awaited = next((n for n in numbers if _awaited(folder, n)), None)
-    number = numbers[0] if awaited is None else awaited
+    return _load(folder, numbers[0] if awaited is None else awaited, awaited is not None)
+
+
+def last_request(folder: Path) -> OpenRequest | None:
+    """Return the latest request of a folder, open or answered, if there is one."""
+    number = max(_numbers(folder), default=0)
+    return _load(folder, number, _awaited(folder, number)) if number else None
+
+
+def answered(folder: Path, digest: str) -> int | None:
+    """Return the number of the latest answered request with a digest, if there is one."""
+    for number in reversed(sorted({*_numbers(folder)} - {*_open_numbers(folder)})):
+        with contextlib.suppress(OSError, ValueError):
+            if _read_json(folder, number).get("digest") == digest:
+                return number
+    return None
+
+
+def _load(folder: Path, number: int, awaited: bool) -> OpenRequest:
     try:
         data = _read_json(folder, number)
         text = _read_request(folder, number)
@@ -225,7 +257,7 @@ def next_request(folder: Path) -> OpenRequest | None:
             new=_new_in(folder, number, text),
             request=Request.from_dict(data["request"]),
             storage=str(data.get("storage", "")),
-            awaited=awaited is not None,
+            awaited=awaited,
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise FolderError(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,18 +16,22 @@ from llmopt.client.folder import (
     OpenRequest,
     ended,
     hand_in,
+    last_request,
     latest,
     next_request,
 )
-from llmopt.errors import StorageError
-from llmopt.events import Called, Told
-from llmopt.journal import read_events
+from llmopt.errors import LLMOptError, StorageError
+from llmopt.events import Called, Failed, Replied, Told
+from llmopt.journal import read_events, read_started
+from llmopt.reports import stored_search
 from llmopt.util.text import clean
+from llmopt.views import outcome
 
 ENDED, NOTHING_OPEN = 3, 4
 """Exit statuses: the search has ended; no request waits, or none came within ``--timeout``."""
 
 _POLL_SECONDS = 0.2
+_RESTART_SECONDS = 5.0  # that a search takes to start again
 _QUIET_SECONDS = 10.0  # without a request until new results are printed
 _SHORT_ANSWER = 2000  # tokens: a limit above this is not shown
 
@@ -34,24 +41,34 @@ def wait_for_request(
 ) -> OpenRequest | str | None:
     """Return a folder's next open request, what the search said at its end, or ``None`` in time.
 
-    What a search `rested` with before this command is no end: it may go on meanwhile.
+    What a search `rested` with before this command is no end: it may be started again, within the
+    time-out or, without one, within a few seconds; one that may go on is waited for.
     """
-    began = time.monotonic()
+    began = checked = start = time.monotonic()
     deadline = None if timeout is None else began + timeout
     known = latest(folder)
     while True:
         if time.monotonic() - began > _QUIET_SECONDS and latest(folder) != known:
             known, began = latest(folder), time.monotonic()
             print(f"llmopt: results so far\n{clean(known or '')}", file=sys.stderr)
-        late = deadline is not None and time.monotonic() >= deadline
+        now = time.monotonic()
+        late = deadline is not None and now >= deadline
         said, found = ended(folder), next_request(folder)
         rests = said is not None and said.startswith(NO_REQUEST)
-        if said is not None and not (
-            rests and (found is not None or (said == rested and not late))
-        ):
-            return said
-        if found is not None or late:
+        if said is not None and not (rests and found is not None):
+            patience = deadline or (math.inf if rests else start + _RESTART_SECONDS)
+            if said != rested or now >= patience:
+                return said
+        elif found is not None:
             return found
+        elif late:
+            return _left(folder)
+        elif deadline is None and now - checked > _RESTART_SECONDS:
+            checked = now
+            if left := _left(folder):
+                time.sleep(_POLL_SECONDS)  # its process may just have taken the answer
+                if _left(folder) == left and next_request(folder) is None:
+                    return left
         time.sleep(_POLL_SECONDS)
 
 
@@ -73,6 +90,42 @@ def describe(found: OpenRequest) -> str:
         form = "JSON schema" if request.json_schema is not None else "grammar"
         parts.append(f"the answer follows the {form} in {found.number:04d}.request.json")
     return "=== " + "; ".join(parts) + " ==="
+
+
+def _left(folder: Path) -> str | None:
+    """Say that the latest request is answered, and that the search that sent it was killed."""
+    try:
+        found = last_request(folder)
+        if found is None or found.awaited or not found.storage:
+            return None
+        events = list(read_events(found.storage, links=False))
+    except LLMOptError:  # a damaged request, or a storage that was moved away
+        return None
+    last = max((k for k, e in enumerate(events) if isinstance(e, Called)), default=None)
+    if last is None or getattr(events[last], "digest", "") != found.request.digest():
+        return None
+    if any(isinstance(e, Replied | Failed) for e in events[last:]):
+        return None
+    return (
+        f"{NO_REQUEST}: request {found.number} is answered, and the program that sent it was "
+        f"ended. Start it again (`llmopt ask`, or your script): it takes the answer"
+    )
+
+
+def _refreshed(folder: Path, text: str) -> str:
+    """Return an outcome with the results that its search has recorded since."""
+    try:
+        found = last_request(folder)
+        if found is None or not found.storage:
+            return text
+        read_started(found.storage, links=False)  # the folder may be somebody else's
+        with contextlib.closing(stored_search(Path(found.storage))) as search:
+            now = outcome(search.history, search.space, search.recommended_number)
+    except (LLMOptError, OSError, LookupError, TypeError, ValueError):
+        return text  # moved away, on another machine, or a search for code
+    stale = any(s.startswith("The latest: ") and s not in text for s in now.splitlines())
+    head = re.sub(r" after \d+ evaluations", "", text.partition("Results of the last answer: ")[0])
+    return f"{head.rstrip()}\n{now}".lstrip() if stale else text
 
 
 def _results_since(found: OpenRequest) -> int:
@@ -137,10 +190,11 @@ def main(args: argparse.Namespace) -> int:
     found = wait_for_request(args.folder, args.timeout, rested)
     if found is None:
         said = f"no open request in {args.folder} within {args.timeout:g} s"
-        print(f"llmopt: {said}\n{clean(latest(args.folder) or '')}".rstrip(), file=sys.stderr)
+        results = _refreshed(args.folder, latest(args.folder) or "")
+        print(f"llmopt: {said}\n{clean(results)}".rstrip(), file=sys.stderr)
         return NOTHING_OPEN
     if isinstance(found, str):
-        print(f"llmopt: {clean(found)}", file=sys.stderr)
+        print(f"llmopt: {clean(_refreshed(args.folder, found))}", file=sys.stderr)
         return NOTHING_OPEN if found.startswith(NO_REQUEST) else ENDED
     text = found.text if args.all else found.new
     print(f"{describe(found)}\n\n{clean(text)}", flush=True)

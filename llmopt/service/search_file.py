@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client, client_name
-from llmopt.client.folder import next_request
+from llmopt.client.folder import answered, next_request
 from llmopt.client.model_string import (
     get_client,
     names_a_place,
@@ -282,7 +282,10 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             folder = Path(name.removeprefix("folder:")).name
             there = next_request(Path(folder)) if Path(folder).is_dir() else None
             number = "" if there is None else f" (number {there.number})"
-            said += f"; `llmopt next {folder}` prints it{number}"
+            if there is None and (k := answered(Path(folder), calls[0].digest)) is not None:
+                said = f"request {k} to {name} is answered: run `llmopt ask` again to take it"
+            else:
+                said += f"; `llmopt next {folder}` prints it{number}"
         waiting["waiting"] = f"{said}. If no `llmopt ask` runs, the next one repeats it"
         free = sum(not call.doubt for call in calls)  # they count once they have ended
         usage = replace(
