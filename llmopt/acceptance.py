@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass
 
 from llmopt.prompt.describe import describe_params
@@ -17,9 +17,9 @@ class Acceptance:
 
     Attributes:
         space: The search space.
-        seen: Keys (`Space.key`) of the points not to accept again; grows.
+        seen: Keys (`Space.key`) of all points so far; grows.
+        refused: Keys of the points not to accept: `seen`, or with noise those that only failed.
         labels: The parameters' names in the prompt.
-        noisy: Whether a point may be repeated.
         reads_complaints: Whether the model reads that a candidate does not exist, or that a value
             is fixed, and answers again; for others the nearest point is taken.
         fixed: Values that the points keep.
@@ -28,8 +28,8 @@ class Acceptance:
 
     space: Space
     seen: set[Hashable]
+    refused: Set[Hashable]
     labels: Sequence[str]
-    noisy: bool
     reads_complaints: bool
     fixed: Fixed | None = None
     refusal: Callable[[tuple[Value, ...]], str] | None = None
@@ -62,7 +62,7 @@ class Acceptance:
         if moved:
             self._check_constraints(point, text)
         key = self.space.key(point)
-        if key in self.seen and not self.noisy:
+        if key in self.refused:
             if otherwise is not None:
                 return self.accept(otherwise, None, text)
             raise Unusable("duplicate", "this point was already tried; propose another", text)
@@ -81,11 +81,10 @@ class Acceptance:
         table = (self.space if self.fixed is None else self.fixed.inside).candidates
         if table is None:
             return values, False
-        seen = frozenset() if self.noisy else self.seen
-        row = table.match(values, seen)
-        if row is not None and (self.reads_complaints or self.space.key(row) not in seen):
+        row = table.match(values, self.refused)
+        if row is not None and (self.reads_complaints or self.space.key(row) not in self.refused):
             return row, False
         if not self.reads_complaints:
-            return table.nearest(values, seen, equal_first=False), True
-        near = describe_params(table.nearest(values, seen), self.space, self.labels)
+            return table.nearest(values, self.refused, equal_first=False), True
+        near = describe_params(table.nearest(values, self.refused), self.space, self.labels)
         raise Unusable("candidate", f"this point does not exist; the nearest one is {near}", text)

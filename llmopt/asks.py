@@ -321,6 +321,9 @@ class Asks(Tells[Params]):
         before = [self._block(run.number, run.event.result) for run in state.runs]
         if state.started is not None:  # on another machine a repeated ask states the same
             asking = asking.restored(state.started.facts)
+        if asking.options.total is not None:  # prompts count a point once, its repeats included
+            total = asking.options.total - len(state.trials) + len(history.trials)
+            asking = replace(asking, options=replace(asking.options, total=max(1, total)))
         waiting = [p.source for p in (*state.pending, *state.queue)]
         return propose_in_turns(
             asking, scope, self._partners, self.space, history, rng, n, seen,
@@ -591,7 +594,7 @@ class Asks(Tells[Params]):
             self.limits.check(self.usage, 0.0 if self._model.local else None)
         except BudgetExceededError as error:
             return str(error)
-        made = len(without_withdrawn(self.history.trials))
+        made = len(without_withdrawn(self._journal.state.trials))
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} the search after {made} evaluations"

@@ -422,7 +422,7 @@ class _Run:
         imported = optimizer.imported
         if imported:
             optimizer.total = optimizer.total and optimizer.total + len(imported)
-        trials, self._total = optimizer.trials, optimizer.total
+        trials = optimizer.trials
         self.n_trials = n_trials + len(imported)
         self._left = self.n_trials - len(trials)  # points that no worker has yet
         # First what an interrupted search was about to evaluate.
@@ -470,9 +470,6 @@ class _Run:
         if self._workers > 1:
             missing = self._left - len(optimizer.queued)
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
-        if self._total is not None:  # as the prompt counts: a re-evaluated point counts once
-            again = len(optimizer.trials) - len(optimizer.history.trials)
-            optimizer.total = max(1, self._total - again)
         try:
             with self._progress.waiting():
                 proposals, texts = optimizer.propose(free)

@@ -284,8 +284,8 @@ class PointTask:
         checks = Acceptance(
             self.space,
             self.seen,
+            self._failed if asking.options.noisy else self.seen,
             self.labels,
-            asking.options.noisy,
             asking.facts.chats and not self._sampled,
             self.fixed,
             asking.refusal,
@@ -293,6 +293,13 @@ class PointTask:
         values, moved = checks.accept(reading.values, reading.otherwise, completion.text)
         source: Source = "drawn" if self._sampled else "llm"
         return Proposal(values, source, reading.explanation, clipped=reading.clipped or moved)
+
+    @property
+    def _failed(self) -> set[Hashable]:
+        """Keys of the points that have failures and no other result."""
+        key, trials = self.space.key, self.known.trials
+        failed: set[Hashable] = {key(t.values) for t in trials if t.state == "failed"}
+        return failed - {key(t.values) for t in trials if t.state == "complete"}
 
     def repeats(self, proposal: Proposal) -> bool:
         """Whether the point of a proposal was evaluated before."""

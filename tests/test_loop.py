@@ -388,12 +388,19 @@ def test_when_finalists_are_measured_again(options, finals):
     assert result.usage.proposals == {"llm": 20 - finals}
 
 
-def test_the_prompt_counts_a_repeated_point_of_a_noisy_search_once():
+@pytest.mark.parametrize("own", [False, True], ids=["minimize", "ask and tell"])
+def test_the_prompt_counts_a_repeated_point_of_a_noisy_search_once(own):
     made = {"warmup": 0, "prompt": "words", "noisy": True, "compute": False, "points": 1}
     new = "Hypothesis: h\nStart from: new\nProposal: x: {}, k: 3"
     again = "Hypothesis: h\nStart from: #1\nProposal: x: 2"
     client = ScriptedClient([new.format(2), again, again, new.format(1), new.format(3)])
-    minimize(lambda p: p["x"] ** 2, LINE, 7, client, finalists=1, **made)
+    if own:
+        optimizer = LLMOptimizer(LINE, client, direction="minimize", total=5, **made)
+        for _ in range(5):
+            point = optimizer.ask()
+            optimizer.tell(point, point["x"] ** 2)
+    else:
+        minimize(lambda p: p["x"] ** 2, LINE, 7, client, finalists=1, **made)
     planned = [re.findall(r"propose (#\d+) of at most (\d+)", r.text)[0] for r in client.requests]
     assert planned == [("#1", "5"), ("#2", "5"), ("#2", "4"), ("#2", "3"), ("#3", "3")]
 

@@ -36,6 +36,16 @@ def test_equal_points_merge_to_mean_and_error():
     assert optimizer.usage.rejected == {}
 
 
+def test_a_point_that_only_failed_is_not_proposed_again():
+    client = ScriptedClient([FIRST, AGAIN, "Start from: new\nProposal: x: 0.25", AGAIN])
+    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, noisy=True)
+    optimizer.tell_failure(optimizer.ask(), "clogged")
+    assert optimizer.ask() == {"x": 0.25}
+    assert optimizer.usage.rejected == {"duplicate": 1}
+    optimizer.tell({"x": 0.5}, 1.0)  # it does not always fail
+    assert optimizer.ask() == {"x": 0.5}
+
+
 def test_every_view_names_the_same_best(tmp_path):
     """Each of these once ranked for itself, and took the lucky 10.0 for the best."""
     rewards = iter([9.0, 11.0, 8.0, 10.0, 10.0])

@@ -308,8 +308,7 @@ class PolicySearch(Views, Closing):
                 return []
             if self._total is None or spent >= self._total:
                 self._total = evaluations
-            # As the prompt counts trials: with `noisy` a re-evaluated point counts once.
-            optimizer.total = self._total - spent + len(optimizer.history.trials)
+            optimizer.total = self._total - spent + len(optimizer.trials)
             optimizer.batch_size = min(batch, evaluations - spent)
             try:
                 with shown.waiting():
