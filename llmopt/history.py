@@ -428,8 +428,8 @@ class Usage:
         unpriced: Number of abandoned requests that may be charged and are not in `cost`.
         estimated: Number of requests with estimated tokens or cost: the provider did not report
             them, or the call was abandoned and counts with its maximum cost.
-        proposals: Number of points that `ask` returned, by source, with or without a result; points
-            recorded without `ask` do not count.
+        proposals: Number of points that the search proposed, by source, with or without a result;
+            the user's points (`start=`, `enqueue`, recorded without `ask`) do not count.
         rejected: Samples that were not used, by reason (``"unreadable"``,
             ``"duplicate"``, ``"out of range"``, …).
         blocks: Number of the model's blocks of Python; see `llmopt.lab`.

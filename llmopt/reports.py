@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmopt.client.scripted import ScriptedClient
 from llmopt.code.views import StoredCode
@@ -15,8 +16,12 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.report_page.page import write_page
-from llmopt.util.files import open_file, read_mapping
+from llmopt.to_optuna import PREFIX, study_of
+from llmopt.util.files import open_file, read_json_object, read_mapping, read_text
 from llmopt.util.text import a_type, clean
+
+if TYPE_CHECKING:
+    from optuna import Study
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +85,10 @@ def open_search(path: str) -> tuple[Any, str]:
                 f"{file} is not the folder of an llmopt run: it has no {' or '.join(_STORAGES)}. "
                 "Give such a folder, or a storage file"
             )
-        return _stored(storage), clean(file.resolve().name)
+        stored = _stored(storage)
+        if isinstance(stored, LLMOptimizer) and "run" in _object(file / "config.json"):
+            stored = _Run(file, stored)
+        return stored, clean(file.resolve().name)
     if _head(file).startswith(b"SQLite format"):
         raise StorageError(f"{file} is a database, not a storage file of llmopt. {_STUDY}")
     described = file.suffix in (".toml", ".json")
@@ -92,6 +100,61 @@ def open_search(path: str) -> tuple[Any, str]:
             )
         file = storage
     return _stored(file), clean(file.stem)
+
+
+class _Run:
+    """The model's search of an ``llmopt run``, with what the other files of its folder say."""
+
+    def __init__(self, folder: Path, optimizer: LLMOptimizer[Any]) -> None:
+        self._folder, self.optimizer = folder, optimizer
+
+    def to_optuna(self) -> Study:
+        """Return the search as a study; its warm-up points, seed and names are those of the run."""
+        study, config = self.optimizer.to_optuna(), _object(self._folder / "config.json")
+        about = {k.removeprefix(PREFIX): v for k, v in study.user_attrs.items()}
+        about |= {"seed": str(config["run"]["seed"]), "outcome": self._outcome()}
+        names, trials = self._names(), study.get_trials()
+        for trial in trials:
+            if trial.number < len(config["warmup"]):
+                trial.set_user_attr(PREFIX + "source", "warmup")
+            limits = {names.get(n, n): d for n, d in trial.distributions.items()}
+            trial.params = {names.get(n, n): value for n, value in trial.params.items()}
+            trial.distributions = limits
+        metrics = study.metric_names or ()
+        return study_of(study.study_name, self.optimizer.directions, metrics, trials, about)
+
+    def _names(self) -> dict[str, str]:
+        """Return the policy's names of the numbered parameters."""
+        policy, numbers = _object(self._folder / "policy.json"), self.optimizer.space.names
+        rows = [*policy.get("inputs", ()), *["bias"] * bool(policy.get("bias"))]
+        names = [f"{column}<-{row}" for row in rows for column in policy.get("outputs", ())]
+        return dict(zip(numbers, names, strict=True)) if len(names) == len(numbers) else {}
+
+    def _outcome(self) -> str:
+        """Return the recommended policy of each method, and its score."""
+        summary = self._folder / "summary.json"
+        scores = [
+            f"{r['label']}{self._number(r)} {r['heldout']:.6g}"
+            + (f" ± {r['heldout_error']:.2g}" if r["heldout_error"] is not None else "")
+            for r in (json.loads(read_text(summary)) if summary.is_file() else ())
+            if r["heldout"] is not None
+        ]
+        line = f"Recommended policies on held-out initial states: {', '.join(scores)}. "
+        return line * bool(scores) + (
+            "This page shows the search of the model; summary.txt has the table of all methods, "
+            "and trials.jsonl their points."
+        )
+
+    def _number(self, result: Any) -> str:
+        """Return the number of the trial that a run recommends, if it is one of the model's."""
+        same = (t for t in self.optimizer.trials if list(t.values) == result["params"])
+        trial = next(same, None) if result["method"] == "llm" else None
+        return "" if trial is None else f" (#{trial.number + 1})"
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one without the file."""
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _head(path: Path) -> bytes:

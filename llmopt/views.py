@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.client.base import client_name
 from llmopt.errors import needs
+from llmopt.events import Started
 from llmopt.history import History, Trial
 from llmopt.journal import Journal
 from llmopt.prompt.log import Log
@@ -88,8 +89,10 @@ class Views:
         started = self._journal.state.started  # a file that is only read has its own model
         stored = started.options if started else {}
         prompt = stored.get("prompt")
+        begun = (e for e in self._journal.events() if isinstance(e, Started))
+        models = [name for event in begun if (name := str(event.options.get("client") or ""))]
         about = {
-            "model": str(stored.get("client") or client_name(search.client)),
+            "model": ", ".join(dict.fromkeys(models)) or client_name(search.client),
             "prompt": (prompt if isinstance(prompt, dict) else {}).get("name", search.prompt.name),
             "seed": str(search.seed),
             "constraints": "; ".join(limit.text for limit in search.space.limits),

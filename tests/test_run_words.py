@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import llmopt
 from llmopt import ReplayClient, ScriptedClient
 from llmopt.benchmarks.run import RunConfig, contestants, run
 from llmopt.benchmarks.run import session as session_module
@@ -229,3 +230,17 @@ def test_an_unstable_simulation_leaves_no_log():
     env.step(np.zeros(3))
     env.close()
     assert not list(Path().iterdir())
+
+
+def test_the_report_of_a_run_has_its_warm_up_seed_and_recommended_policies(tmp_path):
+    pytest.importorskip("plotly")
+    options = {"methods": ("llm", "random"), "prompt": "props", "seed": 1, "finalists": 0}
+    answers = ScriptedClient(lambda request: "params[0]: 0.5, params[1]: 0.5, params[2]: 0.5")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run(config(**options), tmp_path / "out", client=answers)
+    page = llmopt.report(tmp_path / "out", tmp_path / "page.html").read_text(encoding="utf-8")
+    for row in ("the warm-up</td><td>2<", "seed</td><td>1<", "force&lt;-car_vel</td><td>-1 to 1<"):
+        assert row in page
+    assert f"random {result.methods[1].heldout:.6g} ± " in page
+    assert "by the user" not in page

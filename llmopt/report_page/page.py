@@ -13,7 +13,6 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,7 @@ _MOST_WORDS = 250_000  # characters of the words of trials, of the blocks, and o
 _LONGEST, _SHORTEST = 6000, 200  # characters of one text
 SOURCES = {
     "llm": "the model",
-    "warmup": "warm-up, before the first request",
+    "warmup": "the warm-up",
     "fallback": "random, in place of the model",
     "drawn": "sampled by the prompt",
     "cma": "CMA-ES",
@@ -140,7 +139,7 @@ def page(
     ]
     numbered = any(PREFIX + "label" in t.user_attrs for t in trials)
     leading = _leading(own, study)
-    usage = getattr(own, "usage", None) or _usage_of(study, trials)
+    usage = getattr(own, "usage", None) or _usage_of(study)
     rows = list(_rows(study, trials, numbered, leading))
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
@@ -148,7 +147,8 @@ def page(
     facts = mapping_of(storage.get_study_system_attrs(study._study_id).get(ABOUT))
     facts = {**facts, **dict([*study.user_attrs.items()][:20])}
     about = {k.removeprefix(PREFIX): text_of(v) for k, v in facts.items()}
-    description, _ = about.pop("description", ""), about.pop("ended", "")
+    description, outcome = about.pop("description", ""), about.pop("outcome", "")
+    about.pop("ended", "")
     made = clean(
         environment(__package__)
         .get_template("page.html.j2")
@@ -156,6 +156,7 @@ def page(
             title=cut(clean(title or ("Optuna study" if unnamed else study.study_name)), 120),
             version=__version__,
             summary=_summary(study, rows, trials),
+            outcome=outcome,
             ended=clean(_ended(search, own, study)),
             figures=figures_of(study, numbered=numbered, reference=reference),
             objectives=objectives_of(study),
@@ -169,7 +170,7 @@ def page(
             best=[row for row in rows if row["leads"]][:20],
             ranges=[*_ranges(study), *_candidates(own)],
             usage=_spent(usage),
-            sources=[(SOURCES.get(s, s), n) for s, n in usage.proposals.items()],
+            sources=[(row, n) for row, n in Counter(filter(None, map(_who, trials))).most_common()],
             rejected=[(clean(reason), n) for reason, n in usage.rejected.items()],
             about=about,
             description=description,
@@ -193,12 +194,10 @@ def _leading(own: Any, study: Study) -> set[int]:
         return set()
 
 
-def _usage_of(study: Study, trials: Sequence[Any]) -> Usage:
-    """Return the calls that a study's storage holds, and the sources of its trials."""
+def _usage_of(study: Study) -> Usage:
+    """Return the calls that a study's storage holds."""
     storage = getattr(study, "_study", study)._storage
-    usage = calls_of(storage.get_study_system_attrs(study._study_id))
-    sources = Counter(filter(None, map(_source_of, trials)))
-    return replace(usage, proposals=dict(sources.most_common()))
+    return calls_of(storage.get_study_system_attrs(study._study_id))
 
 
 def _source_of(trial: Any) -> str:
@@ -210,6 +209,11 @@ def _source_of(trial: Any) -> str:
     if source == "fallback" and not (trial.params or mapping_of(trial.system_attrs.get(PROPOSAL))):
         return ""  # its request failed, and nothing was sampled
     return source or ("sampler" if trial.params else "")
+
+
+def _who(trial: Any) -> str:
+    """Return who proposed a trial's point, in words."""
+    return SOURCES.get(source := _source_of(trial), source)
 
 
 def _ended(search: Any, own: Any, study: Study) -> str:
@@ -306,7 +310,7 @@ def _rows(
             "measurements": ", ".join(line.partition(":")[0] for line in each),
             "infeasible": bool(broken),
             "source": source,
-            "who": SOURCES.get(source, source),
+            "who": _who(trial),
             "said": [
                 (name, cut(text if numbered else for_readers(text, named), words))
                 for name, text in said.items()
