@@ -151,6 +151,11 @@ def read_result(
         )
     if stderr is None and len(each) > 1:
         stderr = float(np.std(each, ddof=1)) / math.sqrt(len(each))
+    if isinstance(stderr, Sequence) and not isinstance(stderr, str):
+        raise RewardError(
+            f"stderr={short(stderr)}: expected one number, the standard error of the first "
+            "objective; leave it out, and repeat points with noisy=True"
+        )
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
     if seed is not None:

@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from stubs import needs_confinement
 
 from llmopt import Float, LLMOptimizer, ScriptedClient, packing
 from llmopt import data as stored
@@ -189,6 +190,18 @@ def test_a_compression_that_nothing_here_writes_is_refused(kind):
     sent[at + 5 : at + 9] = b"\xff" * 4  # LZMA: a dictionary of 4 GB
     with pytest.raises(DataError, match="compression"):
         unpack(bytes(sent))
+
+
+@needs_confinement
+def test_blocks_find_by_how_much_a_measured_constraint_breaks():
+    answers = ["```python\nprint(violation.tolist())\n```", "Proposal: x: 0.7"]
+    client = ScriptedClient(answers)
+    with LLMOptimizer({"x": Float(0, 1)}, client, "words", compute=True, warmup=0) as optimizer:
+        optimizer.tell({"x": 0.25}, 1.0)
+        optimizer.tell({"x": 0.5}, 2.0, constraint_violation=0.75)
+        assert optimizer.ask() == {"x": 0.7}
+    assert "array violation: by how much constraints break" in client.requests[0].text
+    assert "[0.0, 0.75]" in client.requests[1].text
 
 
 def test_files_of_data(tmp_path):

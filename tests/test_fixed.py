@@ -10,6 +10,7 @@ from search_contract import Model
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
+from llmopt.errors import ParameterError
 from llmopt.prompt.answer import notes_of
 from llmopt.service.search_file import status
 
@@ -223,3 +224,10 @@ def test_a_correction_keeps_what_it_does_not_give_again(tmp_path, caplog):
     trial = words(**limits).trials[0]
     assert (trial.feedback, trial.parts, trial.constraint_violation) == ("", {}, 0.0)
     assert trial.data["u"] == [1.0]
+
+
+def test_values_that_break_a_constraint_by_themselves_are_named():
+    space = {"oil": Float(0, 1), "water": Float(0, 1), "wax": Float(0, 1)}
+    optimizer = LLMOptimizer(space, "network", constraints=["oil + water == 1"])
+    with pytest.raises(ParameterError, match=r"oil = 0.5, water = 0.7 breaks oil \+ water == 1 by"):
+        optimizer.enqueue({"oil": 0.5, "water": 0.7})

@@ -15,6 +15,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SpaceE
 from llmopt.cli import main
 from llmopt.errors import LLMOptError
 from llmopt.service.description import read_description, read_space
+from llmopt.service.search_file import open_file
 
 SPACE = {
     "x": {"type": "number", "minimum": -5, "maximum": 5},
@@ -195,7 +196,7 @@ class TestShell:
             assert "in use" in run(capsys, "tell", file, result, "--wait", "0.5", status=2)
             asking.kill()
         (said,) = caplog.messages  # once
-        assert "in use, perhaps by an `llmopt ask`" in said
+        assert "in use by another program, perhaps an `llmopt ask`" in said
 
     @pytest.mark.parametrize("name", ["search.json", "search.jsonl"])
     def test_status_waits_for_nobody(self, tmp_path, capsys, monkeypatch, name):
@@ -286,7 +287,6 @@ class TestFilesOfSomebodyElse:
 
 
 def test_a_description_makes_no_folder(tmp_path):
-    from llmopt.service.search_file import open_file
 
     path, folder = tmp_path / "sent.json", tmp_path / "new" / "deeper"
     search = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
@@ -323,7 +323,10 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert main(["withdraw", file, "p1"]) == 0
     assert json.loads(capsys.readouterr().out)["pending"] == []
     said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
-    assert "'p9' names no point" in said
+    assert "'p9' names no point (any more, if it was withdrawn)" in said
+    assert "p3 has no result: add --reward X" in run(capsys, "tell", file, "p3", status=2)
+    assert "such as p3" in run(capsys, "tell", file, "3", "--reward", "1", status=2)
+    assert "no point was given" in run(capsys, "tell", file, "--reward", "1", status=2)
     assert "a number" in run(capsys, "tell", file, "p3", "--reward", "84;5", status=2)
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
@@ -385,6 +388,18 @@ def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     assert "results recorded after it was written: 1; it may be" in capsys.readouterr().out
     usage = found["usage"]
     assert (usage["failed_requests"], usage["unpriced"], usage["cost"]) == (0, 0, 0.0)
+
+
+def test_a_search_says_why_it_gives_fewer_points_and_that_it_ended(tmp_path, capsys, monkeypatch):
+    rows = [{"x": 1.0, "k": 2}, {"x": 2.0, "k": 3}]
+    file = write(tmp_path, model="network", candidates=rows)
+    assert main(["ask", file, "-n", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert "2 of 3 points: no further point of the space is left" in err
+    monkeypatch.setattr(LLMOptimizer, "stopped", "nothing more to gain")
+    assert main(["status", file]) == 0
+    assert json.loads(capsys.readouterr().out)["stopped"] == "nothing more to gain"
 
 
 def test_a_table_with_semicolons_is_named(tmp_path, capsys):

@@ -35,6 +35,9 @@ MOST_OUTPUT = 6000
 MOST_CODE = 40_000
 """Characters of a block."""
 
+VIOLATION = "violation"
+"""Name of the array of constraint violations, if a trial has one."""
+
 MOST_FEEDBACK = 10_000
 """Characters of feedback that a block finds for each point."""
 
@@ -238,6 +241,7 @@ def data_words(
     total: int,
     of: tuple[str, str] = ("point", "points"),
     parts: Iterable[str] = (),
+    violated: bool = False,
 ) -> str:
     """Return what blocks find of the data of trials, in words; nothing if there are none.
 
@@ -246,10 +250,15 @@ def data_words(
         total: Number of trials.
         of: What a trial is called.
         parts: Names of the parts of f.
+        violated: Whether a trial violates constraints.
     """
     having = {number: each for number, each in data.items() if each}
     names = ", ".join(f'parts["{name}"]' for name in parts)
     named = f"arrays of the parts of f: {names}" if names else ""
+    if violated:
+        named = "\n".join(
+            filter(None, [named, f"array {VIOLATION}: by how much constraints break"])
+        )
     if not having:
         return clean(named)
     last = max(having)
@@ -287,6 +296,7 @@ def data_of(
         for i, (dimension, value) in enumerate(zip(space.dimensions, trial.values, strict=True)):
             if value is not ABSENT:
                 points[row, i] = dimension.code(value)
+    violation = np.array([t.constraint_violation for t in shown], dtype=np.float64)
     ends = [
         (0.0, len(d.choices) - 1.0) if isinstance(d, Categorical) else (float(d.low), float(d.high))
         for d in space.dimensions
@@ -303,4 +313,5 @@ def data_of(
             for name in dict.fromkeys(name for t in shown for name in t.parts)
         },
         "data": {k: t.data for k, t in enumerate(shown, start=1) if t.data},
+        **({VIOLATION: violation} if violation.any() else {}),
     }

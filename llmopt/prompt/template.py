@@ -322,9 +322,11 @@ class TemplatePrompt:
         trials = situation.history.trials
         data = {k: t.data for k, t in enumerate(trials, start=1) if t.data is not NO_DATA}
         parts = dict.fromkeys(name for t in trials for name in t.parts)
+        violated = any(t.constraint_violation > 0 for t in trials)
+        words = data_words(data, len(trials), parts=parts, violated=violated)
         return {
             "computed": shown_blocks(situation.computed),
-            "data": quoted(data_words(data, len(trials), parts=parts)) if situation.compute else "",
+            "data": quoted(words) if situation.compute else "",
             "variables": listed(situation.variables),
             **laboratory_variables(
                 situation.compute_seconds,

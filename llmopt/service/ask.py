@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import sys
 
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError
@@ -24,21 +25,21 @@ def add_file_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_file_arguments(parser: argparse.ArgumentParser) -> None:
+def add_file_arguments(parser: argparse.ArgumentParser, wait: float = 30.0) -> None:
     """Add what `ask` and `tell`, which write to the file, have in common."""
     add_file_argument(parser)
     parser.add_argument(
         "--wait",
         metavar="SECONDS",
         type=float,
-        default=_WAIT,
-        help="how long to wait for another command that has the search open (default: 600)",
+        default=wait,
+        help=f"how long to wait for another program that has the search open (default: {wait:g})",
     )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt ask``."""
-    add_file_arguments(parser)
+    add_file_arguments(parser, _WAIT)
     parser.add_argument("-n", type=int, metavar="N", help="how many points (default: 1)")
     parser.add_argument(
         "--fixed",
@@ -90,4 +91,7 @@ def main(args: argparse.Namespace) -> int:
             points += optimizer.pending_proposals[before:]
         for proposal in points:
             print(json.dumps(of_proposal(optimizer, proposal)), flush=True)
+        if len(points) < wanted:
+            why = optimizer.stopped or "no further point of the space is left"
+            print(f"llmopt: {len(points)} of {wanted} points: {why}", file=sys.stderr)
     return 0

@@ -37,6 +37,8 @@ def point_of(text: str) -> object:
     """Return a point of the command line."""
     if re.fullmatch(r"p\d+", text):
         return text
+    if re.fullmatch(r"\d+", text):
+        raise LLMOptError(f"{text} is no point: expected its name, such as p{text}, or JSON")
     try:
         return read_json(text)
     except ValueError as error:

@@ -176,9 +176,9 @@ def _open(
                     raise
                 if not said:
                     logger.warning(
-                        "%s is in use, perhaps by an `llmopt ask` that waits for its model: "
-                        "waiting up to %g s. To go on sooner, answer its request, or end it (`lsof "
-                        "%s` names it); `llmopt ask` then repeats the same request",
+                        "%s is in use by another program, perhaps an `llmopt ask` that waits for "
+                        "its model: waiting up to %g s. To go on sooner, answer its request, or "
+                        "end it (`lsof %s` names it); `llmopt ask` then repeats the same request",
                         path, wait, path,
                     )  # fmt: skip
                     said = True
@@ -283,10 +283,10 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             there = next_request(Path(folder)) if Path(folder).is_dir() else None
             number = "" if there is None else f" (number {there.number})"
             if there is None and (k := answered(Path(folder), calls[0].digest)) is not None:
-                said = f"request {k} to {name} is answered: run `llmopt ask` again to take it"
+                waiting["waiting"] = f"request {k} to {name} is answered: `llmopt ask` takes it"
             else:
                 said += f"; `llmopt next {folder}` prints it{number}"
-        waiting["waiting"] = f"{said}. If no `llmopt ask` runs, the next one repeats it"
+        waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")
         free = sum(not call.doubt for call in calls)  # they count once they have ended
         usage = replace(
             usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
@@ -302,6 +302,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "queued": [plain(optimizer.space.with_names(point)) for point in optimizer.queued],
         **waiting,
+        **({"stopped": optimizer.stopped} if optimizer.stopped else {}),
         "usage": asdict(usage),
     }
 
@@ -333,8 +334,9 @@ def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
     if given == "p0" or given not in named:
         pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
         raise LLMOptError(
-            f"{short(given)} names no point: expected an object of parameters, or the name that "
-            f"`llmopt ask` printed. Pending: {', '.join(pending) or 'none'}"
+            f"{short(given)} names no point (any more, if it was withdrawn): expected an object of "
+            "parameters, or the name that `llmopt ask` printed. Pending: "
+            f"{', '.join(pending) or 'none'}"
         )
     point = named[given]
     return optimizer.space.unflatten(getattr(point, "instead_of", None) or point.values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator
 
@@ -80,6 +81,11 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
     """Return the result that options give."""
     if len(args.result) > 1:
         raise LLMOptError(f"got {len(args.result)} points: with options, give one")
+    if not args.result and args.replaces is None:
+        raise LLMOptError(
+            "no point was given: name it, such as p4, or give its parameters as JSON; `llmopt "
+            "status` lists the pending ones"
+        )
     result: dict[str, object] = {"params": point_of(args.result[0])} if args.result else {}
     for name, text in _given(args).items():
         result[name] = text
@@ -107,6 +113,10 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
         try:
             yield read_json(line)
         except ValueError as error:
+            if re.fullmatch(r"p\d+", line.strip()):
+                raise LLMOptError(
+                    f"{line.strip()} has no result: add --reward X, or --failed WHY"
+                ) from error
             raise LLMOptError(
                 f"result {number} is not valid JSON ({error}): nothing was recorded"
             ) from error

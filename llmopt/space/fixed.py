@@ -114,6 +114,10 @@ class Fixed:
         Raises:
             ParameterError: It is empty.
         """
+        given = self.named()
+        for limit in self.space.limits:
+            if limit.names <= given.keys() and (amount := limit.amount(given)):
+                raise ParameterError(f"{self} breaks {limit.text} by {amount:.3g}")
         names = [self.space.names[i] for i in self.values if self.space.condition(i)]
         try:
             return self.space.pinned(self.values, [_Present(n, f"a {n}") for n in names])
