@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from llmopt.optimizer import LLMOptimizer as LLMOptimizer
     from llmopt.prompt import Prompt as Prompt
     from llmopt.prompt import get_prompt as get_prompt
-    from llmopt.prompt.reader import parse_parameters as parse_parameters
+    from llmopt.prompt.answer_reader import parse_parameters as parse_parameters
     from llmopt.reports import report as report
     from llmopt.space import Categorical as Categorical
     from llmopt.space import Float as Float
@@ -77,7 +77,7 @@ _HOMES = {
     "llmopt.history": "History Proposal Trial Usage",
     "llmopt.loop": "SearchResult maximize minimize optimize",
     "llmopt.optimizer": "LLMOptimizer",
-    "llmopt.prompt.reader": "parse_parameters",
+    "llmopt.prompt.answer_reader": "parse_parameters",
     "llmopt.prompt": "Prompt get_prompt",
     "llmopt.reports": "report",
     "llmopt.space": "Categorical Float Int Space",

@@ -31,7 +31,7 @@ from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
-from llmopt.resume import split_options
+from llmopt.resume_check import split_options
 from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
 from llmopt.tells import Tells, described, no_longer

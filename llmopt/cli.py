@@ -39,22 +39,22 @@ COMMANDS = {
     "check": Command(
         "llmopt.commands.check", "send a model one tiny optimization prompt, and say what came back"
     ),
-    "ask": Command("llmopt.service.ask", "print the next points of a search in a file, as JSON"),
+    "ask": Command("llmopt.commands.ask", "print the next points of a search in a file, as JSON"),
     "tell": Command(
-        "llmopt.service.tell", "record what points of a search in a file scored, given as JSON"
+        "llmopt.commands.tell", "record what points of a search in a file scored, given as JSON"
     ),
     "enqueue": Command(
-        "llmopt.service.enqueue", "queue your own points of a search in a file, given as JSON"
+        "llmopt.commands.enqueue", "queue your own points of a search in a file, given as JSON"
     ),
     "withdraw": Command(
-        "llmopt.service.withdraw", "drop points of a search in a file that have no result"
+        "llmopt.commands.withdraw", "drop points of a search in a file that have no result"
     ),
     "status": Command(
-        "llmopt.service.status",
+        "llmopt.commands.status",
         "print the best point of a search in a file, and what was spent, as JSON",
     ),
     "mcp": Command(
-        "llmopt.service.mcp", "serve searches to agents over the Model Context Protocol"
+        "llmopt.commands.mcp", "serve searches to agents over the Model Context Protocol"
     ),
     "skill": Command(
         "llmopt.commands.skill", "print how a coding agent searches with llmopt, as a SKILL.md file"

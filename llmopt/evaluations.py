@@ -151,11 +151,6 @@ def read_result(
         )
     if stderr is None and len(each) > 1:
         stderr = float(np.std(each, ddof=1)) / math.sqrt(len(each))
-    if isinstance(stderr, Sequence) and not isinstance(stderr, str):
-        raise RewardError(
-            f"stderr={short(stderr)}: expected one number, the standard error of the first "
-            "objective; leave it out, and repeat points with noisy=True"
-        )
     if stderr is not None:
         stderr = _amount(stderr, "stderr")
     if seed is not None:
@@ -281,6 +276,11 @@ def _objective(value: Any, objective: str | int) -> float:
 
 def _amount(value: Any, name: str) -> float:
     """Return a finite number of 0 or more."""
+    if isinstance(value, (list, tuple)):
+        raise RewardError(
+            f"{name}={short(value)}: expected one number; stderr= is the standard error of the "
+            "first objective"
+        )
     amount = _number(value, name)
     if not 0 <= amount < math.inf:
         raise RewardError(f"{name}={amount}: expected a number of 0 or more")

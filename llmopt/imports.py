@@ -25,7 +25,7 @@ from llmopt.from_optuna import (
     violation_of,
 )
 from llmopt.history import Direction, Trial, without_withdrawn
-from llmopt.resume import stored_state
+from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.files import read_table

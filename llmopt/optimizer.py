@@ -49,7 +49,7 @@ from llmopt.points import (
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.repeats import Merged
-from llmopt.resume import arguments_of, check_same, stored_client
+from llmopt.resume_check import arguments_of, check_same, stored_client
 from llmopt.space import Dimension, Space
 from llmopt.state import State
 from llmopt.util.arguments import (

@@ -26,7 +26,7 @@ from llmopt.client.http.endpoint import Server
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.prices import Price
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.errors import (
     BudgetExceededError,
     ClientError,

@@ -41,7 +41,7 @@ report_page
 views
 results
 finals
-resume
+resume_check
 imports
 sandbox
 lab
@@ -56,8 +56,8 @@ code
 reports
 
 adapters
-commands
 service
+commands
 cli __main__
 benchmarks
 """

@@ -19,7 +19,7 @@ from llmopt.errors import (
     StorageError,
 )
 from llmopt.packing import DataError
-from llmopt.prompt.budget import TokenBudget
+from llmopt.prompt.shown_trials import TokenBudget
 from llmopt.sandbox.failure import CandidateError, NoCandidateError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import WorkerLimits
 from llmopt.util.text import estimate_tokens

@@ -12,7 +12,7 @@ from strategies import conditional_spaces, examples
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space, minimize
 from llmopt.errors import ParameterError, ParseError, SpaceError
-from llmopt.prompt.reader import parse_parameters
+from llmopt.prompt.answer_reader import parse_parameters
 from llmopt.prompt.structured import Form
 from llmopt.service.description import read_space
 from llmopt.space.values import ABSENT

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from llmopt.client.base import Message, Request
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import ClientError, StorageError
 from llmopt.util.files import (

@@ -11,7 +11,7 @@ from search_contract import Model
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
 from llmopt.errors import ParameterError
-from llmopt.prompt.answer import notes_of
+from llmopt.prompt.answer_parts import notes_of
 from llmopt.service.search_file import status
 
 SPACE = {"t": Float(0, 100), "k": Int(0, 5), "c": Categorical(["a", "b", "z"])}

@@ -23,7 +23,7 @@ from llmopt.history import History, Trial
 from llmopt.lab import blocks
 from llmopt.lab.laboratory import Laboratory
 from llmopt.prompt import Situation, ToolCall, get_prompt
-from llmopt.prompt.kept import MOST_VALUES, plain_values
+from llmopt.prompt.kept_variables import MOST_VALUES, plain_values
 from llmopt.prompt.python_block import Computed
 from llmopt.sandbox import confine
 

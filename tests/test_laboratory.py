@@ -19,7 +19,7 @@ from llmopt.data import TrialData
 from llmopt.lab import laboratory as lab
 from llmopt.lab import pickles
 from llmopt.lab.laboratory import Laboratory
-from llmopt.prompt.kept import MOST_VALUES
+from llmopt.prompt.kept_variables import MOST_VALUES
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed
 from llmopt.sandbox.failure import SandboxError
 

@@ -11,7 +11,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.model_facts import ModelFacts
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
-from llmopt.prompt.answer import notes_of
+from llmopt.prompt.answer_parts import notes_of
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import Computed
 from llmopt.repeats import Merged

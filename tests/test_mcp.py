@@ -356,7 +356,7 @@ def children():
 @pytest.mark.parametrize("key", ["feedback", "failed"])
 def test_text_that_is_json_stays_text(searches, key, text):
     pytest.importorskip("mcp")
-    from llmopt.service.mcp import make_server
+    from llmopt.commands.mcp import make_server
 
     server = make_server(searches)
     create(searches, "mine", SEARCH)
@@ -367,7 +367,7 @@ def test_text_that_is_json_stays_text(searches, key, text):
 
 def test_a_number_is_not_converted_and_a_repeat_is_warned_of(searches):
     pytest.importorskip("mcp")
-    from llmopt.service.mcp import make_server
+    from llmopt.commands.mcp import make_server
 
     server = make_server(searches)
     create(searches, "mine", SEARCH)
@@ -393,7 +393,7 @@ def test_a_cap_of_the_server_is_named(tmp_path):
 
 def test_an_unknown_argument_is_refused_by_its_name(searches):
     pytest.importorskip("mcp")
-    from llmopt.service.mcp import make_server
+    from llmopt.commands.mcp import make_server
 
     server = make_server(searches)
     create(searches, "mine", SEARCH)
@@ -407,7 +407,7 @@ def test_an_unknown_argument_is_refused_by_its_name(searches):
 
 def test_no_error_repeats_the_whole_of_a_long_word(searches):
     pytest.importorskip("mcp")
-    from llmopt.service.mcp import make_server
+    from llmopt.commands.mcp import make_server
 
     server = make_server(searches)
     create(searches, "mine", SEARCH)

@@ -19,7 +19,7 @@ from llmopt.client.http.endpoint import SERVERS, Server
 from llmopt.client.model_string import PROVIDERS, get_client
 from llmopt.client.prices import Price
 from llmopt.client.providers.openai import OpenAIClient
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.client.scripted import ScriptedClient
 from llmopt.commands.check import check
 from llmopt.commands.estimate import price_of

@@ -9,7 +9,7 @@ import pytest
 
 from llmopt import Categorical, Float, Int
 from llmopt.adapters.optuna.branches import BranchedSpace, Condition, find_conditions
-from llmopt.prompt.reader import parse_parameters
+from llmopt.prompt.answer_reader import parse_parameters
 from llmopt.space.values import ABSENT
 
 DIMENSIONS = {"k": Categorical(["a", "b"]), "n": Int(1, 3), "u": Float(0, 1), "v": Int(1, 2)}

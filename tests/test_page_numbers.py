@@ -20,7 +20,7 @@ from llmopt.benchmarks.experiments import regret, words
 from llmopt.benchmarks.experiments.recordings import FOLDER
 from llmopt.client.http.remote import RemoteClient
 from llmopt.client.prices import get_price, price_list
-from llmopt.client.record_replay import ReplayClient
+from llmopt.client.recordings import ReplayClient
 from llmopt.prompt import get_prompt
 from llmopt.util.text import estimate_tokens
 

@@ -648,6 +648,6 @@ def test_reworded_prompts_have_another_version():
     templates = Path(llmopt.prompt.__file__).parent.glob("templates/*.j2")
     digests = {t.stem: hashlib.sha256(t.read_bytes()).hexdigest()[:12] for t in templates}
     assert (PROMPT_VERSION, digests) == (VERSION, WORDING), (
-        "a template changed: raise PROMPT_VERSION (llmopt/client/base.py), so that recordings of "
-        "the former wording still replay, and put its digest here"
+        "a new template is a line of WORDING; a changed one also raises PROMPT_VERSION "
+        "(llmopt/client/base.py), so that recordings of the former wording still replay"
     )

@@ -18,9 +18,9 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space,
 from llmopt.client import Completion, Reply
 from llmopt.code.answer import read_answer
 from llmopt.errors import ParseError
-from llmopt.prompt.answer import notes_of, start_of, with_start
-from llmopt.prompt.kept import Kept
-from llmopt.prompt.reader import AnswerReader
+from llmopt.prompt.answer_parts import notes_of, start_of, with_start
+from llmopt.prompt.answer_reader import AnswerReader
+from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.util.numbers import read_number
 

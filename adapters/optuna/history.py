@@ -23,7 +23,7 @@ from llmopt.adapters.optuna.records import (
 )
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import Direction, History, Source, Trial, is_source
-from llmopt.prompt.answer import start_of, with_start
+from llmopt.prompt.answer_parts import start_of, with_start
 from llmopt.prompt.describe import quoted
 from llmopt.repeats import Merged
 from llmopt.space.constraints import Limit

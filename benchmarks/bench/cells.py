@@ -32,7 +32,7 @@ from llmopt.benchmarks.tasks.reactions import REACTIONS
 from llmopt.benchmarks.tasks.table import Task, get_task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client, client_name
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.errors import FallbackWarning, LLMOptError, StorageError
 from llmopt.policies.episode_seeds import HELD_OUT_STARTS
 from llmopt.policies.evaluation import Evaluator

@@ -20,7 +20,7 @@ from llmopt.benchmarks.engine.folder_settings import resume_command
 from llmopt.client.base import Client, Request, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client, split_options
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.code.candidate import CodeTrial, rank
 from llmopt.code.checks import Function
 from llmopt.code.code_optimizer import CodeOptimizer

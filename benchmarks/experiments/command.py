@@ -32,7 +32,7 @@ from llmopt.benchmarks.experiments.recordings import recording
 from llmopt.client.base import Client
 from llmopt.client.local.local import LocalClient
 from llmopt.client.model_string import get_client
-from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.client.recordings import RecordClient, ReplayClient
 from llmopt.errors import LLMOptError
 
 _LEAST = {"seeds": 0, "evaluations": 1, "jobs": 1, "again": 1}

@@ -14,7 +14,7 @@ from llmopt.benchmarks.run.config import RunConfig, RunConfigError
 from llmopt.client.base import Client, check_ready, client_name
 from llmopt.client.model_facts import model_facts
 from llmopt.client.model_string import get_client
-from llmopt.client.record_replay import RecordClient
+from llmopt.client.recordings import RecordClient
 from llmopt.commands.estimate import estimate
 from llmopt.history import Usage
 from llmopt.prompt import TemplatePrompt, get_prompt, prompt_for

@@ -8,7 +8,7 @@ from llmopt.client.command import CommandClient
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.local.local import LocalClient
 from llmopt.client.model_string import get_client
-from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.client.recordings import RecordClient, ReplayClient
 from llmopt.client.scripted import ScriptedClient
 
 __all__ = [

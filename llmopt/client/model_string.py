@@ -54,7 +54,7 @@ _OTHERS = (
      "DIR: a person, an agent or a batch system that answers the files in a folder"),
     ("command", "CommandClient", "command:",
      "COMMAND: any program that answers standard input, such as 'claude -p'; it may use tools"),
-    ("record_replay", "ReplayClient", "replay:",
+    ("recordings", "ReplayClient", "replay:",
      "FILE: the answers of a recording, for identical requests"),
     ("providers.openai", "at_url", "openai+",
      "http://HOST:PORT/v1:MODEL: any server that speaks OpenAI's protocol, https as well, key in "

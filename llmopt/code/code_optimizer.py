@@ -54,7 +54,7 @@ from llmopt.options import AskOptions, ComputeArguments
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts
 from llmopt.propose import BlockLimits, Outcome, propose
-from llmopt.resume import check_same
+from llmopt.resume_check import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.state import State, proposal_to_json

@@ -16,8 +16,8 @@ from llmopt.code.candidate import CodeTrial
 from llmopt.code.checks import Function
 from llmopt.errors import PromptTooLongError
 from llmopt.policies.episode import standard_error
-from llmopt.prompt.budget import TokenBudget
 from llmopt.prompt.describe import quoted
+from llmopt.prompt.shown_trials import TokenBudget
 from llmopt.prompt.template import shipped_template
 from llmopt.sandbox.sandbox import WorkerLimits
 from llmopt.util.arguments import one_of

@@ -1,1 +1,1 @@
-"""Subcommands of ``llmopt`` about models and agents: ``models``, ``check``, ``estimate``, ..."""
+"""Subcommands of ``llmopt``: ``ask``, ``tell``, ``mcp``, ``models``, ``check``, ..."""

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from llmopt.data import TrialData
 from llmopt.errors import StorageError
 from llmopt.packing import MOST_PACKED
-from llmopt.prompt.kept import MOST_VALUES, Plain, plain_values
+from llmopt.prompt.kept_variables import MOST_VALUES, Plain, plain_values
 from llmopt.prompt.python_block import MOST_OUTPUT, Computed, ToolFacts
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits

@@ -64,7 +64,7 @@ from llmopt.policies.words.describe import EnvironmentWords
 from llmopt.policies.words.task_words import describe_task
 from llmopt.progress import Progress, say_kept, text_of_search
 from llmopt.prompt import PromptCapabilities, prompt_for
-from llmopt.resume import stored_options
+from llmopt.resume_check import stored_options
 from llmopt.tells import described
 from llmopt.util.arguments import (
     MOST_SEED,

@@ -20,8 +20,7 @@ from operator import attrgetter, itemgetter, ne
 from typing import Any
 
 from llmopt.history import RANDOM_SOURCES, Follower, History, Trial
-from llmopt.prompt.answer import WITHDRAWN, Answer, notes_of, zero_point
-from llmopt.prompt.budget import LogBudget
+from llmopt.prompt.answer_parts import WITHDRAWN, Answer, notes_of, zero_point
 from llmopt.prompt.describe import (
     FEEDBACK_CHARS,
     MAX_NOTE,
@@ -39,6 +38,7 @@ from llmopt.prompt.describe import (
     telling,
     whole_lines,
 )
+from llmopt.prompt.shown_trials import LogBudget
 from llmopt.space import Categorical, Dimension, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import estimate_tokens

@@ -17,9 +17,9 @@ import numpy as np
 from llmopt.data import TrialData
 from llmopt.errors import StorageError
 from llmopt.history import History
-from llmopt.prompt.answer import PROPOSAL
+from llmopt.prompt.answer_parts import PROPOSAL
 from llmopt.prompt.describe import quoted
-from llmopt.prompt.kept import Plain, plain_values
+from llmopt.prompt.kept_variables import Plain, plain_values
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT
@@ -73,7 +73,7 @@ class Computed:
     failed: bool = False  # whether it raised or was ended
     tokens: int = 0  # of the request that gave it
     notes: tuple[str, ...] = ()  # what became of variables and data, one sentence each
-    # values of the variables that can be a point; see `llmopt.prompt.kept`
+    # values of the variables that can be a point; see `llmopt.prompt.kept_variables`
     values: Mapping[str, Plain] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import TemplateError
 from llmopt.history import History
-from llmopt.prompt.kept import Plain
+from llmopt.prompt.kept_variables import Plain
 from llmopt.prompt.python_block import IN_A_ROW, Computed, ToolFacts
 from llmopt.prompt.reading import OutOfRange, Reading, ToolCall
 from llmopt.space import Space
@@ -62,7 +62,7 @@ class Situation:
     compute_total: float = 14_400.0  # what all blocks of the search may take
     tool: ToolFacts = field(default_factory=ToolFacts)  # of the process that runs blocks
     tools: tuple[str, ...] = ()  # lines on further functions that a block finds
-    # values of the variables that an answer may name; see `llmopt.prompt.kept`
+    # values of the variables that an answer may name; see `llmopt.prompt.kept_variables`
     kept: Mapping[str, Plain] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llmopt.errors import ParseError
-from llmopt.prompt.answer import Answer, is_nothing, start_in
-from llmopt.prompt.kept import Kept
+from llmopt.prompt.answer_parts import Answer, is_nothing, start_in
+from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.python_block import bare
 from llmopt.prompt.values import PairReader, from_json, no_values, pair_reader
 from llmopt.space import Categorical, Int, Space, Value

@@ -18,8 +18,8 @@ from llmopt.client.base import Message, Request, Style
 from llmopt.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
-from llmopt.prompt.answer import zero_point
-from llmopt.prompt.budget import KEEP, Keep, TokenBudget, fit, pick, ranked
+from llmopt.prompt.answer_parts import zero_point
+from llmopt.prompt.answer_reader import AnswerReader, Originals
 from llmopt.prompt.describe import (
     Entries,
     Entry,
@@ -31,10 +31,10 @@ from llmopt.prompt.describe import (
     number,
     quoted,
 )
-from llmopt.prompt.kept import Kept
+from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import data_words, laboratory_variables, listed, shown_blocks
-from llmopt.prompt.reader import AnswerReader, Originals
+from llmopt.prompt.shown_trials import KEEP, Keep, TokenBudget, fit, pick, ranked
 from llmopt.prompt.situation import (
     Complaint,
     PromptCapabilities,

@@ -37,7 +37,7 @@ from llmopt.from_optuna import (
     violations_in_words,
 )
 from llmopt.history import Usage
-from llmopt.prompt.answer import notes_of
+from llmopt.prompt.answer_parts import notes_of
 from llmopt.report_page.figures import (
     LEAST_IMPORTANCE,
     figures_of,

@@ -1,1 +1,1 @@
-"""Searches over JSON, from a shell or by an agent: `ask`, `tell`, `status` and `mcp`."""
+"""Searches as JSON: their descriptions and files, and the tools of an agent over MCP."""

@@ -29,7 +29,7 @@ from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.reports import stored_search
-from llmopt.resume import arguments_of
+from llmopt.resume_check import arguments_of
 from llmopt.service.description import read_description
 from llmopt.space.fixed import Fixed
 from llmopt.util.files import read_mapping
@@ -283,7 +283,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             there = next_request(Path(folder)) if Path(folder).is_dir() else None
             number = "" if there is None else f" (number {there.number})"
             if there is None and (k := answered(Path(folder), calls[0].digest)) is not None:
-                waiting["waiting"] = f"request {k} to {name} is answered: `llmopt ask` takes it"
+                said = f"request {k} to {name} is answered: run `llmopt ask` to take it"
+                waiting["waiting"] = said
             else:
                 said += f"; `llmopt next {folder}` prints it{number}"
         waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")

@@ -23,7 +23,7 @@ from llmopt.cli import main
 from llmopt.client.folder import next_request
 from llmopt.client.local.gguf import read_header
 from llmopt.client.prices import get_price
-from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.client.recordings import RecordClient, ReplayClient
 from llmopt.code.program import Program, ProgramSpace
 from llmopt.errors import LLMOptError
 from llmopt.events import Asked, Called, Replied, Started, Told

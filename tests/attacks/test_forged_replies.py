@@ -13,7 +13,7 @@ from llmopt import Categorical, Float, LLMOptimizer, ScriptedClient
 from llmopt.benchmarks.code.folder import CodeRun
 from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.client.folder import FolderClient
-from llmopt.client.record_replay import RecordClient, ReplayClient
+from llmopt.client.recordings import RecordClient, ReplayClient
 from llmopt.errors import ClientError, StorageError
 
 SPACE = {"x": Float(-5, 5)}

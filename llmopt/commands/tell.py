@@ -9,9 +9,9 @@ import re
 import sys
 from collections.abc import Iterator
 
+from llmopt.commands.ask import add_file_arguments
+from llmopt.commands.enqueue import point_of
 from llmopt.errors import LLMOptError
-from llmopt.service.ask import add_file_arguments
-from llmopt.service.enqueue import point_of
 from llmopt.service.search_file import of_trial, open_file, tell
 from llmopt.util.files import read_json
 

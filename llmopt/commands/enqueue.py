@@ -7,8 +7,8 @@ import contextlib
 import json
 import re
 
+from llmopt.commands.ask import add_file_arguments
 from llmopt.errors import LLMOptError
-from llmopt.service.ask import add_file_arguments
 from llmopt.service.search_file import open_file, point_named, status
 from llmopt.util.files import read_json
 

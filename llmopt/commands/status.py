@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 
-from llmopt.service.ask import add_file_argument
+from llmopt.commands.ask import add_file_argument
 from llmopt.service.search_file import of_trial, open_file, status
 
 

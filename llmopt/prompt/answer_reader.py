@@ -22,8 +22,16 @@ from typing import Any
 
 from llmopt.errors import LLMOptError, ParseError
 from llmopt.history import History, Trial
-from llmopt.prompt.answer import PART, PROPOSAL, Answer, Start, notes_of, with_dropped, zero_point
-from llmopt.prompt.kept import Kept
+from llmopt.prompt.answer_parts import (
+    PART,
+    PROPOSAL,
+    Answer,
+    Start,
+    notes_of,
+    with_dropped,
+    zero_point,
+)
+from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import code_in
 from llmopt.prompt.reading import OutOfRange, Point, Reading, ToolCall
@@ -447,7 +455,7 @@ def parse_parameters(
     """Read a model's answer as one point of a space, in time linear in its length.
 
     Args:
-        text: The answer. `llmopt.prompt.reader` documents the accepted forms.
+        text: The answer. `llmopt.prompt.answer_reader` documents the accepted forms.
         space: The search space.
         labels: The prompt's names for the dimensions, in order. Default: the space's names, which
             are always understood, too.

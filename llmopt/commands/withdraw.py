@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 
-from llmopt.service.enqueue import add_points, point_of
+from llmopt.commands.enqueue import add_points, point_of
 from llmopt.service.search_file import open_file, status, withdraw
 
 
