@@ -368,20 +368,25 @@ def test_blocks_of_python_read_rows_and_descriptors():
 def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.csv").write_text("base,T\nKOH,30\nK3PO4,45\n")
-    (tmp_path / "s.toml").write_text('candidates = "table.csv"\nmodel = "network"\nseed = 1\n')
+    (tmp_path / "s.toml").write_text(
+        'candidates = "table.csv"\ndirection = "maximize"\nmodel = "network"\nseed = 1\n'
+    )
     assert main(["ask", "s.toml", "-n", "2"]) == 0
     lines = [json.loads(line)["params"] for line in capsys.readouterr().out.splitlines()]
     assert unique(lines) == unique([{"base": "KOH", "T": 30}, {"base": "K3PO4", "T": 45}])
     searches = SearchFolder(tmp_path, ("network",))
-    searches.create_search("mine", candidates="table.csv")
+    searches.create_search("mine", None, "maximize", candidates="table.csv")
     point = searches.ask("mine")["points"][0]["params"]
     assert point in lines
     assert "warning" not in searches.tell("mine", point, 1.0)["trial"]
     assert "nearest:" in searches.tell("mine", {"base": "KOH", "T": 40}, 1.0)["trial"]["warning"]
     assert searches.withdraw("mine", trial=2)["trials"] == 1
     searches.create_search(
-        "other", {"T": {"type": "integer", "minimum": 0, "maximum": 9}}, candidates=[{"T": 3}]
+        "other",
+        {"T": {"type": "integer", "minimum": 0, "maximum": 9}},
+        "maximize",
+        candidates=[{"T": 3}],
     )
     assert searches.ask("other")["points"][0]["params"] == {"T": 3}
     with pytest.raises(LLMOptError, match="the name of a CSV file beside"):
-        searches.create_search("third", candidates="../table.csv")
+        searches.create_search("third", None, "maximize", candidates="../table.csv")

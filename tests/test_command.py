@@ -264,7 +264,9 @@ def test_a_file_that_somebody_sent_runs_no_command(tmp_path, capsys):
     sent = f"command:touch {trap}"
     described = tmp_path / "sent.json"
     schema = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
-    described.write_text(json.dumps({"space": schema, "warmup": 0, "model": sent}))
+    described.write_text(
+        json.dumps({"space": schema, "direction": "maximize", "warmup": 0, "model": sent})
+    )
     assert main(["ask", str(described)]) == 2
     assert "asked only if you name it" in capsys.readouterr().err
     stored = tmp_path / "stored.jsonl"

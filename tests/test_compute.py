@@ -407,7 +407,11 @@ def test_packages_are_named_on_the_command_line_and_tried_before_a_request(
     (tmp_path / "broken_here.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mail").mkdir()
-    described = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
+    described = {
+        "space": {"x": {"type": "number", "minimum": 0, "maximum": 1}},
+        "direction": "maximize",
+        "warmup": 0,
+    }
     model = f"folder:{tmp_path / 'mail'}"
     described |= {"description": "A pump."}
     file = tmp_path / "s.json"
@@ -420,11 +424,15 @@ def test_packages_are_named_on_the_command_line_and_tried_before_a_request(
     assert main(ask) == 2
     assert "no file may name packages" in capsys.readouterr().err
     folder = SearchFolder(tmp_path / "mcp", [model], packages=["broken_here"])
-    folder.create_search("s", described["space"], description="A pump.", options={"warmup": 0})
+    folder.create_search(
+        "s", described["space"], "maximize", description="A pump.", options={"warmup": 0}
+    )
     with pytest.raises(SandboxError, match="broken_here"):
         folder.ask("s")
     with pytest.raises(LLMOptError, match="no file may name packages"):
-        folder.create_search("t", described["space"], options={"compute_packages": ["os"]})
+        folder.create_search(
+            "t", described["space"], "maximize", options={"compute_packages": ["os"]}
+        )
     assert to_give_again({"compute_packages": ["a", "b"]}) == {
         "compute_packages": ["--compute-packages", "a,b"]
     }

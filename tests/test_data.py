@@ -251,7 +251,7 @@ def test_shell_and_mcp_take_a_file(tmp_path):
     with pytest.raises(LLMOptError, match=r"none\.npz"):
         list(tell(optimizer, [{**given, "data": str(tmp_path / "none.npz")}]))
     searches = SearchFolder(tmp_path)
-    searches.create_search("s", {"x": {"type": "number", "minimum": 0, "maximum": 1}})
+    searches.create_search("s", {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "maximize")
     searches.tell("s", {"x": 0.5}, 1.0, data="run-1.npz")
     assert (tmp_path / "s.jsonl.data" / "000000.npz").exists()
     (tmp_path / "link.npz").symlink_to(tmp_path / "run-1.npz")

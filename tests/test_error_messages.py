@@ -89,12 +89,14 @@ def code(*arguments: str) -> None:
 
 def told(*results: str) -> None:
     """Report results of a search in a shell."""
-    Path("search.json").write_text(json.dumps({"space": SCHEMA, "warmup": 9}))
+    Path("search.json").write_text(
+        json.dumps({"space": SCHEMA, "direction": "maximize", "warmup": 9})
+    )
     shell("tell", "search.json", *results)
 
 
 def describe(**keys: Any) -> Any:
-    return read_description({"space": SCHEMA, **keys})
+    return read_description({"space": SCHEMA, "direction": "maximize", **keys})
 
 
 def cell(**options: Any) -> Any:
@@ -161,7 +163,7 @@ def foreign(text: str) -> LLMOptimizer:
 
 def served(call: Callable[[SearchFolder], Any]) -> Any:
     searches = SearchFolder("searches", wait=0.1)
-    searches.create_search("mine", SCHEMA, options={"warmup": 1, "seed": 0})
+    searches.create_search("mine", SCHEMA, "maximize", options={"warmup": 1, "seed": 0})
     return call(searches)
 
 
@@ -407,7 +409,7 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "a name that is a path": lambda: served(lambda s: s.status("../x")),
         "an unknown search": lambda: served(lambda s: s.status("mien")),
         "a model that is not allowed": lambda: served(
-            lambda s: s.create_search("a", SCHEMA, model="openai:gpt-6-luna")
+            lambda s: s.create_search("a", SCHEMA, "maximize", model="openai:gpt-6-luna")
         ),
         "a result and a failure": lambda: served(
             lambda s: s.tell("mine", {"x": 0.5}, 3, failed="no power")

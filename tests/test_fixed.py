@@ -101,7 +101,7 @@ def test_candidates_and_small_spaces_give_each_point_once():
 def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(
-        'model = "network"\nwarmup = 9\nseed = 1\n[space]\n'
+        'model = "network"\ndirection = "maximize"\nwarmup = 9\nseed = 1\n[space]\n'
         't = { type = "number", minimum = 0, maximum = 100 }\nc = { enum = ["a", "z"] }\n'
     )
 

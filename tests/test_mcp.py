@@ -309,6 +309,7 @@ class TestClient:
                     "create_search",
                     name="mine",
                     space=SPACE,
+                    direction="maximize",
                     model="agent",
                     options={"warmup": 1, "seed": 0},
                 )
@@ -414,7 +415,10 @@ def test_no_error_repeats_the_whole_of_a_long_word(searches):
     for tool, arguments in (
         ("tell", {"name": "mine", "params": {"x": 10**4000, "k": 1}, "reward": 1.0}),
         ("tell", {"name": "mine", "params": {"9" * 5000: 1}, "reward": 1.0}),
-        ("create_search", {"name": "a", "space": {"x": {"type": "9" * 5000}}}),
+        (
+            "create_search",
+            {"name": "a", "space": {"x": {"type": "9" * 5000}}, "direction": "minimize"},
+        ),
         ("create_search", {"name": "a", "space": SPACE, "direction": "9" * 5000}),
     ):
         with pytest.raises(Exception, match=r"9999|0000") as caught:

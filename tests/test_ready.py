@@ -123,7 +123,7 @@ def test_the_library_evaluates_nothing_with_a_refused_key_or_without_a_server(
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     space = {"x": {"type": "number", "minimum": 0, "maximum": 1}}
-    (tmp_path / "search.json").write_text(json.dumps({"space": space}))
+    (tmp_path / "search.json").write_text(json.dumps({"space": space, "direction": "maximize"}))
     return tmp_path
 
 

@@ -318,7 +318,8 @@ def test_sources_of_a_report(tmp_path, capsys, monkeypatch):
 def test_a_description_of_a_search_stands_for_its_storage(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(
-        'model = "network"\n[space]\nx = {type = "number", minimum = 0, maximum = 1}\n'
+        'model = "network"\ndirection = "maximize"\n[space]\n'
+        'x = {type = "number", minimum = 0, maximum = 1}\n'
     )
     assert main(["report", "s.toml"]) == 2
     assert "`llmopt ask s.toml` begins it" in capsys.readouterr().err

@@ -23,9 +23,12 @@ SPACE = {
 }
 
 
+DESCRIBED = {"space": SPACE, "direction": "maximize", "warmup": 50, "seed": 0}
+
+
 def write(folder, **keys):
     path = folder / "search.json"
-    path.write_text(json.dumps({"space": SPACE, "warmup": 50, "seed": 0, **keys}))
+    path.write_text(json.dumps(DESCRIBED | keys))
     return str(path)
 
 
@@ -85,11 +88,11 @@ class TestDescription:
     @pytest.mark.parametrize("key", ["spaces", "storage", "prompt", "model", "callbacks"])
     def test_a_description_names_no_file_and_no_unknown_key(self, key):
         with pytest.raises(LLMOptError, match=key):
-            read_description({"space": SPACE, key: "/etc/passwd" if key == "prompt" else 3})
+            read_description({**DESCRIBED, key: "/etc/passwd" if key == "prompt" else 3})
 
     def test_what_is_said_of_parameters_reaches_the_model(self):
         space = {**SPACE, "k": {**SPACE["k"], "description": "how many\nworkers"}}
-        found = read_description({"space": space, "description": "a server"})
+        found = read_description({**DESCRIBED, "space": space, "description": "a server"})
         assert found["description"] == "a server\nk: how many workers"
 
 
@@ -289,7 +292,11 @@ class TestFilesOfSomebodyElse:
 def test_a_description_makes_no_folder(tmp_path):
 
     path, folder = tmp_path / "sent.json", tmp_path / "new" / "deeper"
-    search = {"space": {"x": {"type": "number", "minimum": 0, "maximum": 1}}, "warmup": 0}
+    search = {
+        "space": {"x": {"type": "number", "minimum": 0, "maximum": 1}},
+        "direction": "maximize",
+        "warmup": 0,
+    }
     path.write_text(json.dumps({**search, "model": f"folder:{folder}?timeout=0.1"}))
     with pytest.raises(LLMOptError, match="asked only if you name it"):
         open_file(path)
@@ -400,6 +407,13 @@ def test_a_search_says_why_it_gives_fewer_points_and_that_it_ended(tmp_path, cap
     monkeypatch.setattr(LLMOptimizer, "stopped", "nothing more to gain")
     assert main(["status", file]) == 0
     assert json.loads(capsys.readouterr().out)["stopped"] == "nothing more to gain"
+
+
+def test_a_search_has_a_direction(tmp_path, capsys):
+    file = tmp_path / "search.json"
+    file.write_text(json.dumps({"space": SPACE, "model": "network"}))
+    assert "there is no 'direction'" in run(capsys, "ask", str(file), status=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
 
 def test_a_table_with_semicolons_is_named(tmp_path, capsys):

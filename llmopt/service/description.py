@@ -156,6 +156,11 @@ def _check_keys(data: Mapping[str, Any]) -> None:
             "option --compute-packages of llmopt ask or llmopt mcp"
         )
     _no_others(data, _KEYS)
+    if "direction" not in data:
+        raise LLMOptError(
+            'there is no \'direction\': expected "minimize" or "maximize", with a name '
+            '{"yield": "maximize"}, or several of these'
+        )
 
 
 def read_description(data: Any, folder: Path | None = None) -> dict[str, Any]:

@@ -162,7 +162,7 @@ class SearchFolder:
         self,
         name: str,
         space: dict[str, Any] | None = None,
-        direction: str | dict[str, str] = "maximize",
+        direction: str | dict[str, str] | None = None,
         model: str | None = None,
         description: str = "",
         constraints: list[str] | None = None,
@@ -178,7 +178,8 @@ class SearchFolder:
                 "maximum": 0.1, "log": true}, "layers": {"type": "integer", "minimum": 1,
                 "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}. A parameter that only some
                 points have says when: "when": {"act": "relu", "layers": {">": 2}}.
-            direction: "maximize" or "minimize", or with a name for the score {"yield": "maximize"}.
+            direction: "maximize" or "minimize" (needed), or with a name for the score
+                {"yield": "maximize"}.
             model: Who proposes points: a model that the server allows, or "agent" for yourself.
             description: The task in words, for the model.
             constraints: Linear inequalities such as "2 * a + b <= 40".
@@ -192,6 +193,8 @@ class SearchFolder:
         """
         described, storage = self._paths(name)
         given: dict[str, Any] = {"space": space, "direction": direction, "model": model}
+        if direction is None:
+            del given["direction"]
         given |= {"description": description, "constraints": constraints, "start": start}
         given["candidates"] = candidates
         clash = set(given) & set(options or {})
@@ -234,7 +237,7 @@ class SearchFolder:
                 found.append(
                     {
                         "name": name,
-                        "direction": data.get("direction", "maximize"),
+                        "direction": data["direction"],
                         "parameters": list(getattr(space, "names", space or ())),
                         "model": data.get("model") or self._models[0],
                         "description": str(data.get("description", ""))[:200],
