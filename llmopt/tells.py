@@ -90,10 +90,10 @@ class Tells(Results[Params], Closing):
                 for it belong to this trial.
             replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
                 re-evaluated: it gets this point, unless that of another trial, and this reward in
-                place of its own. It keeps who
-                proposed it and, as far as they are not given again, `feedback` (unless it had
-                failed), `parts`, `constraint_violation`, `data` and `seed`; beside an equal reward
-                also `stderr` and `samples`. Prompts, `best` and reports follow.
+                place of its own. It keeps who proposed it and, as far as they are not given
+                again, `feedback` (unless it had failed), each of `parts`, `constraint_violation`,
+                `data` and `seed`; beside an equal reward also `stderr` and `samples`. Prompts,
+                `best` and reports follow.
 
         Returns:
             The recorded trial.
@@ -186,13 +186,15 @@ class Tells(Results[Params], Closing):
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
         broken = sum(self.space.broken(before.values).values())
-        kept: dict[str, Any] = {"parts": before.parts, "data": before.data, "seed": before.seed}
+        kept: dict[str, Any] = {"data": before.data, "seed": before.seed}
         kept["constraint_violation"] = max(0.0, before.constraint_violation - broken)
         if result.rewards == before.rewards:
             kept |= {"stderr": before.stderr, "samples": before.samples}
         if before.rewards is not None and not result.feedback:
             kept["feedback"] = before.feedback
         kept = {name: value for name, value in kept.items() if name not in given}
+        if result.parts or "parts" not in given:
+            kept["parts"] = {**before.parts, **result.parts}
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
         return replace(result, **kept)
 

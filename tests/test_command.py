@@ -200,7 +200,10 @@ def test_one_that_fails_three_times_in_a_row_after_an_answer_ends_the_study(log)
     assert "a study or storage= goes on from here" in str(caught.value)
 
 
-def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(log, tmp_path):
+@pytest.mark.parametrize("behaviour", ["limited", "notice"])
+def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
+    log, tmp_path, behaviour
+):
     optuna = pytest.importorskip("optuna")
     from llmopt.adapters.optuna import LLMSampler
 
@@ -209,16 +212,16 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
         evaluated.append(x)
         return x
 
-    evaluated, asked = [], client("limited", variables="LLM_LOG")
+    evaluated, asked = [], client(behaviour, variables="LLM_LOG")
     sampler = LLMSampler(asked, n_startup_trials=0, space=SPACE, compute=False)
-    with pytest.raises(ClientError, match=r"usage limit reached.*wait for its limit.*same again"):
+    with pytest.raises(ClientError, match=r"limit reached.*wait for its limit.*same again"):
         optuna.create_study(sampler=sampler).optimize(f, 9)
     assert (len(evaluated), calls(log)) == (1, 2)
     log.write_text("")
     with pytest.warns(RuntimeWarning, match="goes on from here"):
-        result = maximize(lambda p: 1.0, SPACE, 9, client("limited", variables="LLM_LOG"), warmup=0)
+        result = maximize(lambda p: 1.0, SPACE, 9, client(behaviour, variables="LLM_LOG"), warmup=0)
     assert (len(result.trials), calls(log)) == (1, 2)
-    assert "usage limit reached" in result.stopped
+    assert "limit reached" in result.stopped
     log.write_text("")
     with pytest.warns(RuntimeWarning, match="Run the same again to go on from .*jsonl"):
         maximize(

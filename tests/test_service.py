@@ -325,6 +325,8 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert "p4 has its result, trial 3, which was measured at another point" in again
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
+    right = run(capsys, "tell", file, "--replaces", "1", "--reward", "8", "--part", "side=2")[0]
+    assert right["parts"] == {"yield": 78.8, "side": 2}
     (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")
     assert other["params"] == {**third["params"], "k": 9}
     assert main(["withdraw", file, "p1"]) == 0

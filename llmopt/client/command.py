@@ -50,6 +50,9 @@ _LIMIT = re.compile(
     r" [\w ]*(limit|quota)|credit balance is too low",
     re.IGNORECASE,
 )
+_LOGIN = re.compile(r"(please )?run /?login|not logged in", re.IGNORECASE)
+_VALUE = re.compile(r"[A-Za-z_][\w.]*\s*[:=]\s*[\"'+\-.\d]")  # as a point has it
+_NO_ANSWER = 300  # most characters of a notice in place of an answer
 _SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
 _SHARED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|XDG_\w+|SSL_CERT_(FILE|DIR)"
@@ -302,7 +305,13 @@ class CommandClient:
         if not reached and status:
             ended = f" (ended by signal {status - 128})" if status > 128 else ""
             return f"failed with exit status {status}{ended}"
-        return "" if said.strip() else "answered nothing on standard output"
+        notice = said.strip()
+        if not notice:
+            return "answered nothing on standard output"
+        refuses = _LIMIT.search(notice) or _LOGIN.search(notice)
+        if refuses and len(notice) <= _NO_ANSWER and not _VALUE.search(notice):
+            return "gave no answer"
+        return ""
 
     @staticmethod
     def _read(file: IO[bytes], start: int, most: int) -> str:

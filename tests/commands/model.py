@@ -62,6 +62,13 @@ def limited(text: str) -> None:
         echo("Claude AI usage limit reached|1764460800", 1)
 
 
+def notice(text: str) -> None:
+    """Exit with 0, as `claude -p | tee log` does."""
+    if starts() > 1:
+        print("5-hour limit reached: resets 3pm")
+        sys.exit(0)
+
+
 def empty(text: str) -> None:
     print("quota used up", file=sys.stderr)
     sys.exit(0)
@@ -89,7 +96,19 @@ BEHAVIOURS: dict[str, Callable[[str], object]] = {
     "noisy": lambda text: endless(text, sys.stderr),
     **{
         f.__name__: f
-        for f in (stubborn, parent, fails, flaky, once, limited, empty, endless, echo, environment)
+        for f in (
+            stubborn,
+            parent,
+            fails,
+            flaky,
+            once,
+            limited,
+            notice,
+            empty,
+            endless,
+            echo,
+            environment,
+        )
     },
 }
 
