@@ -244,3 +244,13 @@ def test_the_report_of_a_run_has_its_warm_up_seed_and_recommended_policies(tmp_p
         assert row in page
     assert f"random {result.methods[1].heldout:.6g} ± " in page
     assert "by the user" not in page
+
+
+def test_a_program_that_says_nothing_readable_ends_a_run(capsys):
+    program = Path("cats").absolute()
+    program.write_text("#!/bin/sh\ncat >/dev/null\necho cats\necho x >> ${0%/*}/log\n")
+    program.chmod(0o755)
+    model = ["--methods", "llm", "--model", f"command:{program}", "--no-compute", "--out", "r"]
+    assert main(["run", "mountaincar", *OPTIONS, *model]) == 2
+    assert "could be read yet" in capsys.readouterr().err
+    assert len(Path("log").read_text().split()) == 3

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from llmopt.benchmarks.methods.protocol import Problem
-from llmopt.client.base import Client, Reply, Request, Wrapper
+from llmopt.client.base import Client, Reply, Request, Wrapper, client_name
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.optimizer import LLMOptimizer
@@ -68,6 +68,9 @@ class ModelMethod:
         points = [np.array(params) for params, _ in problem.warmup]
         self._names, self._space = problem.names, problem.space
         box = problem.low, problem.high, problem.n, problem.names
+        # A run has all its evaluations, unless a program never says anything that can be read.
+        program = client_name(client).startswith("command:")
+        fallbacks = problem.evaluations or None if program else None
         self._optimizer = LLMOptimizer(
             problem.space or parameter_space(*box),
             client,
@@ -77,7 +80,7 @@ class ModelMethod:
             total=len(points) + problem.evaluations or None,
             description=problem.description,
             batch_size=batch_size,
-            **{"max_fallbacks": None, **options},  # a run has all its evaluations
+            **{"max_fallbacks": fallbacks, **options},
         )
         self.last: Proposal | None = None  # with source, explanation and costs
         self._again: Trial | None = None
