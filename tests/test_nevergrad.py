@@ -718,3 +718,14 @@ class TestWords:
                 one.ask()
         assert optimizer.usage.requests == 1
         assert optimizer.usage.proposals == {"llm": 3}
+
+
+def test_noisy_repeats_of_a_candidate_are_one_point():
+    rate = ng.p.Log(lower=1e-3, upper=10.0)
+    rate.random_state.seed(3)
+    optimizer = ParametrizedLLM(model="network", noisy=True)(rate, budget=20)
+    for _ in range(10):
+        candidate = optimizer.ask()
+        optimizer.tell(candidate, 1.0)
+        optimizer.tell(candidate, 3.0)
+    assert [(t.evaluations, t.reward) for t in optimizer.history] == [(2, 2.0)] * 10

@@ -118,6 +118,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self._batch_size = batch_size
         self._trials: list[Trial] = []
         self._open: dict[str, Proposal] = {}  # asked, without a result, by candidate uid
+        self._evaluated: dict[str, tuple[Value, ...]] = {}  # points by the uid of their candidates
         self._said: dict[str, str] = {}  # what suggested candidates are, by uid
         self._words = {}  # feedback and standard error of candidates without a result
         self._ready: deque[Proposal] = deque()
@@ -413,7 +414,10 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         space = self._parameters.space
         proposal = self._open.pop(candidate.uid, None)
         if proposal is None:
-            proposal = Proposal(self._parameters.read(candidate), "user")
+            # Not read again from standardized data, which are rounded: it would be another point.
+            values = self._evaluated.get(candidate.uid) or self._parameters.read(candidate)
+            proposal = Proposal(values, "user")
+        self._evaluated[candidate.uid] = proposal.values
         if not all(np.isfinite(v) for v in proposal.values if isinstance(v, float)):
             return  # no range holds it, so no prompt can show it
         # `loss` holds penalties, and for several objectives it is a hypervolume.
