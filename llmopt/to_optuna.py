@@ -78,6 +78,8 @@ def trials_of(
     table = space.candidates
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
+        measured = [recorded[number] for number in trial.measurements] if recorded else []
+        wrong = next((one for one in measured if one.corrected), trial)
         yield frozen(
             trial.number,
             _STATES[trial.state],
@@ -90,8 +92,9 @@ def trials_of(
             stderr=history.stderr(trial),
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
-            corrected=trial.corrected or None,
-            old_values=trial.old_rewards and list(trial.old_rewards),
+            corrected=wrong.corrected or None,
+            old_values=wrong.old_rewards and list(wrong.old_rewards),
+            new_values=list(wrong.rewards) if wrong.corrected and wrong.rewards else None,
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),

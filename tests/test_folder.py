@@ -299,6 +299,11 @@ class TestNext:
         assert "no request waits since" in said
         assert "The search in s.jsonl may go on: the program closed the search after 1" in said
 
+    def test_a_file_in_place_of_the_folder_is_an_error_and_no_end(self, tmp_path, capsys):
+        (tmp_path / "s.json").write_text("{}")
+        assert main(["next", str(tmp_path / "s.json")]) == 2
+        assert "s.json is a file: give the folder of folder:DIR" in capsys.readouterr().err
+
     def test_the_end_of_an_earlier_search_is_no_end_of_the_next(self, folder, capsys):
         folder.mkdir()
         (folder / "done").write_text("the search ended at noon; open requests: 0")

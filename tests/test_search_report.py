@@ -17,6 +17,7 @@ from llmopt.cli import main
 from llmopt.code import CodeOptimizer
 from llmopt.report_page.figures import figures_of
 from llmopt.report_page.page import _placed, page
+from llmopt.service.search_file import status
 
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("plotly")
@@ -137,6 +138,16 @@ def test_a_page_needs_nothing_else_and_no_text_in_it_is_markup():
     assert '"yaxis' in hostile  # figures are there
     for said in ("it diverged", "it converged", "Hypothesis", "Lesson", "no result", "infeasible"):
         assert said in tame
+
+
+def test_a_page_shows_the_correction_of_a_measurement_and_not_of_their_mean(tmp_path):
+    search = LLMOptimizer({"x": Float(0, 1)}, "network", direction="maximize", noisy=True)
+    for old, new in ((7.9, 80.71), (79.2, 79.4)):
+        search.tell({"x": 0.5}, old)
+        search.tell({"x": 0.5}, new, replaces=search.trials[-1].number)
+    text = search.report(tmp_path / "page.html").read_text()
+    assert "corrected: 7.9 → 80.71<" in text
+    assert "old_reward" not in status(search)["best"]
 
 
 def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):

@@ -176,6 +176,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run the subcommand."""
+    if args.folder.is_file():
+        raise LLMOptError(f"{args.folder} is a file: give the folder of folder:DIR")
     rested = ended(args.folder) if args.wait or args.timeout is not None else None
     if args.answer is not None:
         if sys.stdin.isatty():

@@ -283,13 +283,8 @@ def _rows(
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
-        old = note_of(attrs, "old_values")
-        old = (
-            [f"{v:.6g}" for v in map(number_of, old) if v is not None]
-            if isinstance(old, list)
-            else []
-        )
-        change = f": {', '.join(old)} → {', '.join(values)}" if values and old else ""
+        old, new = (_numbers(note_of(attrs, name)) for name in ("old_values", "new_values"))
+        change = f": {', '.join(old)} → {', '.join(new)}" if new and old else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
@@ -303,7 +298,7 @@ def _rows(
             "values": old if state == "withdrawn" else values,
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
-            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change * (old != values)}",
+            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change * (old != new)}",
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(*pair) for pair in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
@@ -322,6 +317,12 @@ def _rows(
             "feedback": cut("\n".join(filter(None, facts)), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
+
+
+def _numbers(given: Any) -> list[str]:
+    """Return the numbers of a list, as the page shows them."""
+    listed = given if isinstance(given, list) else []
+    return [f"{v:.6g}" for v in map(number_of, listed) if v is not None]
 
 
 def _proposed(trial: Any, distributions: Mapping[str, Any]) -> dict[str, Any]:

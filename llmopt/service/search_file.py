@@ -263,7 +263,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "constraint_violation": trial.constraint_violation or None,
         "parts": dict(trial.parts) or None,
         "corrected": trial.corrected or None,
-        "old_reward": by_name(trial.old_rewards),
+        "old_reward": None if len(trial.measurements) > 1 else by_name(trial.old_rewards),
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
         "warning": optimizer.doubt(trial) or None,
