@@ -249,3 +249,12 @@ def test_a_replay_gives_the_same_points_where_no_code_can_be_confined(tmp_path, 
         search(RecordClient(ReplayClient(bare, strict=False), tmp_path / "again.jsonl"))
     sent = (tmp_path / "again.jsonl").read_text()
     assert "the variable `best` (array 2) has no values of a point on record" in sent
+
+
+def test_a_choice_beside_an_array_replaces_its_number():
+    space = Space({"x": Float(0, 1), "colour": Categorical(["red", "green"])})
+    kept = {"c": [THIRD, 1.0]}
+    question = prepared(space, kept=kept, variables=("c (array 2)",))
+    assert question.read(answer("kept: c, colour: green")).values == (THIRD, "green")
+    with pytest.raises(ParseError, match="no readable value"):
+        question.read(answer("kept: c"))

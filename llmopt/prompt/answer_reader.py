@@ -272,7 +272,8 @@ class AnswerReader:
         if self.kept is not None and (named := self.kept.named(block)):
             name, rest = named
             if not (self.kept.is_remark(name) and any(self._pairs.pairs(rest))):
-                kept, block = self.kept.point(name), rest
+                beside = {p.place for p in self._pairs.pairs(rest) if p.value is not ABSENT}
+                kept, block = self.kept.point(name, beside), rest
         pairs = list(self._pairs.pairs(block))
         values = {p.place: p.value for p in pairs}
         unknown = self._pairs.unknown(block, pairs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -102,8 +102,8 @@ class Kept:
         variable = first.casefold() in map(str.casefold, names)
         return bool(more) and not variable and bool(_WORDS.fullmatch(name))
 
-    def point(self, name: str) -> dict[int, Value]:
-        """Return the values of a variable by the places of the parameters.
+    def point(self, name: str, beside: Collection[int] = ()) -> dict[int, Value]:
+        """Return the values of a variable by the places of the parameters, without those `beside`.
 
         Raises:
             ParseError: There is no such variable, or it is no point.
@@ -115,6 +115,8 @@ class Kept:
             )
             values = dict(zip(self.labels, given, strict=True))
         if isinstance(values, dict):
+            beside = {self.labels[i] for i in beside}
+            values = {label: v for label, v in values.items() if label not in beside}
             return from_json(values.items(), pair_reader(self.space, tuple(self.labels)))
         kind = next((v for v in self.variables if v.partition(" ")[0] == name), None)
         if not name.isidentifier():
