@@ -436,6 +436,35 @@ class TestConditional:
         assert "no trial has had k = c yet" in second
         assert "no trial has had" not in third
 
+    @pytest.mark.parametrize(
+        ("first", "answer", "row"),
+        [
+            ({"k": "a", "u": 9}, "k: a, u: 2.5", "#1 | failed | a | 9 | – | warm-up"),
+            ({"k": "a"}, "k: a", "#1 | failed | a | – | warm-up"),  # it did not get to `u`
+        ],
+    )
+    def test_a_branch_whose_only_trial_failed_is_open(self, first, answer, row):
+        def objective(trial):
+            if trial.number > 0:
+                return self.branches(trial)
+            trial.suggest_categorical("k", ["a", "b"])
+            if "u" in first:
+                trial.suggest_float("u", 0, 10)
+            raise ValueError("out of memory")
+
+        points = (answer, answer, "k: a, u: 1")
+        sampler = make([f"Start from: new\nProposal:\n{p}" for p in points], prompt="words")
+        study = study_of(sampler)
+        study.enqueue_trial(first)
+        study.enqueue_trial({"k": "b", "v": 5})
+        study.optimize(objective, n_trials=4, catch=ValueError)
+        assert row in requests(sampler)[0].text
+        assert ("no trial has had k = a yet" in requests(sampler)[0].text) == ("u" not in first)
+        assert study.trials[2].params.keys() == {"k", "u"}
+        assert study.trials[3].params == {"k": "a", "u": 1}  # what the branch has is known
+        assert sum(sampler.usage.rejected.values()) == 1
+        assert sampler.usage.fallbacks == 0
+
     def test_what_nothing_tells_is_asked_for_when_it_is_needed(self):
         sampler = make(["x: 1, y: 1", "x: 2, y: 2", "z: 0.5"])
         study = study_of(sampler)

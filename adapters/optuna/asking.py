@@ -15,7 +15,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.branches import BranchedSpace
-from llmopt.adapters.optuna.history import StudyHistory, View, hints_of, learned
+from llmopt.adapters.optuna.history import StudyHistory, View, hints_of, space_trials
 from llmopt.adapters.optuna.partner import SamplerPartner
 from llmopt.adapters.optuna.records import (
     StudyLedger,
@@ -181,12 +181,13 @@ class Asker:
 
     def _space(self, trials: Sequence[FrozenTrial]) -> StudySpace:
         """Return the parameters of a study with these trials."""
-        return StudySpace(learned(trials), self._known)
+        return StudySpace(space_trials(trials), self._known)
 
     def _reader_of(self, space: StudySpace) -> StudyHistory:
         if self._reader is None or self._reader.space.distributions != space.distributions:
             noisy = self._asking.options.noisy
             self._reader = StudyHistory(space, self._constraints, noisy, self._curves)
+        self._reader.space = space  # its trials are the latest
         return self._reader
 
     def _propose(self, need: Need) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from optuna.distributions import CategoricalDistribution
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -45,6 +46,31 @@ def learned(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
 def is_learned(trial: FrozenTrial) -> bool:
     """Whether a trial counts for start-up and for the search space."""
     return trial.state in _STATES and not is_stopped(trial)
+
+
+def space_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials that the search space is learned from, by number.
+
+    These are the ones of `learned`, and failed ones that alone have some choice and got to its
+    parameters. What a failed trial lacks may be what it did not get to.
+    """
+    rows = learned(trials)
+    failed = [t for t in trials if t.state == TrialState.FAIL]
+    if not (rows and failed):
+        return rows
+    names = {n for t in rows for n in t.params}
+    choices = {c for t in rows for c in _choices(t)}
+    for trial in sorted(failed, key=lambda t: -len(t.params)):
+        if not (_choices(trial) <= choices or trial.params.keys() < names):
+            rows.append(trial)
+            names |= trial.params.keys()
+            choices |= _choices(trial)
+    return sorted(rows, key=lambda t: t.number)
+
+
+def _choices(trial: FrozenTrial) -> set[tuple[str, str]]:
+    own = trial.distributions.items()
+    return {(n, repr(trial.params[n])) for n, d in own if isinstance(d, CategoricalDistribution)}
 
 
 def known_params(trial: FrozenTrial, space: StudySpace) -> dict[str, Any]:
@@ -155,7 +181,8 @@ class StudyHistory:
                     self._rows[frozen.number] = frozen, row
                 if row is not None:
                     rows.append(row)
-                    taken.setdefault(row.key, frozen.number)
+                    if not self.space.is_open(row.trial.values):
+                        taken.setdefault(row.key, frozen.number)
             elif frozen.number != number:
                 values = self.space.flatten(known_params(frozen, self.space))
                 if values is not None:

@@ -120,7 +120,7 @@ class StudySpace:
     as a model cannot propose, are skipped.
 
     Args:
-        trials: Complete and pruned trials, by number.
+        trials: The trials to learn from, by number.
         known: Parameters that are known beforehand.
 
     Attributes:
@@ -170,7 +170,7 @@ class StudySpace:
 
     @cached_property
     def _unseen(self) -> Mapping[str, set[Value]]:
-        """The choices that no trial has had, where there are trials."""
+        """The choices that none of the trials has had, if there are trials."""
         if self._declared or not self._trials:  # then no choice adds unlisted parameters
             return {}
         return {
@@ -199,6 +199,11 @@ class StudySpace:
         if not values or len(values) < len(params.keys() & self.distributions.keys()):
             return None
         return tuple(values.get(name, ABSENT) for name in self.distributions)
+
+    def is_open(self, values: Sequence[Value]) -> bool:
+        """Whether a point has a choice whose other parameters are not known yet."""
+        pairs = zip(self.distributions, values, strict=True)
+        return any(value in self._unseen.get(name, ()) for name, value in pairs)
 
     def key(self, params: Mapping[str, Any]) -> Hashable | None:
         """Return the `Space.key` of parameters in Optuna's form; ``None`` outside the space."""
