@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; an unknown option is an error that names the nearest one."""
-        parsed, extra = self.parse_known_args(args, namespace)
+        parsed, extra = self.parse_known_intermixed_args(args, namespace)
         wrong = next((a.partition("=")[0] for a in extra if a.startswith("-")), "")
         if wrong:
             self.error(f"unknown option {wrong!r}" + self._meant(wrong))

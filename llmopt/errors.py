@@ -211,19 +211,19 @@ def add_point(error: Exception, params: object, number: int) -> None:
         )
 
 
-def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6) -> str:
+def did_you_mean(name: str, valid: Iterable[str], least: float = 0.6, most: int = _LISTED) -> str:
     """Return the valid names as a phrase: ``"did you mean 'a'? Valid: 'a', 'b'"``.
 
-    Without a near name the question is omitted. A long list of names is shortened. A name is near
-    if its similarity is at least `least`, from 0 to 1.
+    Without a near name the question is omitted. A long list of names is shortened to `most`. A name
+    is near if its similarity is at least `least`, from 0 to 1.
     """
     names = sorted(set(valid))
     if not names:
         return "there are none"
     near = difflib.get_close_matches(name, names, n=3, cutoff=least)
     ordered = near + [n for n in names if n not in near]
-    left = len(ordered) - _LISTED if near or len(ordered) > _VERY_MANY else 0
-    listed = ", ".join(map(repr, ordered[:_LISTED] if left > 0 else ordered))
+    left = len(ordered) - most if near or len(ordered) > _VERY_MANY else 0
+    listed = ", ".join(map(repr, ordered[:most] if left > 0 else ordered))
     more = f", and {left} more" if left > 0 else ""
     return (f"did you mean {near[0]!r}? " if near else "") + f"Valid: {listed}{more}"
 

@@ -71,6 +71,11 @@ class ImportReport:
         """The number of trials that were imported."""
         return sum(row.outcome == "taken" for row in self.rows)
 
+    @property
+    def all_refused(self) -> bool:
+        """Whether there are rows, and none could be taken."""
+        return bool(self.rows) and all(row.outcome == "refused" for row in self.rows)
+
     def __str__(self) -> str:
         counts = ", ".join(f"{n} {outcome}" for outcome, n in self.counts.items()) or "none"
         told = [row for row in self.rows if row.reason]

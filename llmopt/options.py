@@ -154,7 +154,7 @@ class AskOptions:
     points: int | Literal["auto"] = option(
         "auto", "rarely", changes=True, whole=(1, MOST_IN_ANSWER)
     )
-    compute: bool | Literal["auto"] = "auto"  # no file turns it on
+    compute: bool | Literal["auto"] = "auto"  # a description may say it, no storage
     compute_seconds: float = 120.0
     compute_blocks: int = 20
     compute_total: float = 14_400.0

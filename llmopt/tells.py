@@ -333,7 +333,10 @@ class Tells(Results[Params], Closing):
             results, rows = read_rows(self.space, other, trials, self.read_result)
             for result in results:
                 self._record(result, "imported")
-        return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
+        report = ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
+        if report.all_refused:
+            logger.warning("no row could be taken of %s: %s", report.source, rows[0].reason)
+        return report
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

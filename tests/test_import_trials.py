@@ -113,10 +113,11 @@ def test_the_columns_of_several_objectives_have_one_form():
         assert report.notes == ()
 
 
-def test_rows_of_another_space_are_refused_and_each_is_reported(tmp_path):
+def test_rows_of_another_space_are_refused_and_each_is_reported(tmp_path, caplog):
     old = stored(tmp_path / "old.jsonl")
     report = make({"rate": Float(0.0, 1.0)}).import_trials(old)
     assert report.counts == {"refused": 3}
+    assert "no row could be taken of" in caplog.text
     assert "row 1 refused: 'lr' is no parameter of the space" in str(report)
 
     space = {"lr": Float(0.0, 0.45), "layers": Int(2, 8, step=3), "act": Categorical(["relu"])}

@@ -776,3 +776,8 @@ def test_names_of_choices_reach_the_model_and_values_the_study():
     study.optimize(lambda trial: len(trial.suggest_categorical("ligand", choices)), n_trials=1)
     assert study.best_params == {"ligand": "CP(C)C"}
     assert sampler.usage.rejected == {}
+
+
+def test_the_direction_belongs_to_the_study():
+    with pytest.raises(TypeError, match=r"give it to optuna\.create_study"):
+        LLMSampler("network", direction="maximize")

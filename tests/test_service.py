@@ -223,6 +223,28 @@ class TestShell:
         assert "no result was given" in run(capsys, "tell", file, status=2)
         assert not (tmp_path / "search.jsonl").exists()
 
+    def test_a_point_may_follow_the_options(self, tmp_path, capsys):
+        file = write(tmp_path)
+        run(capsys, "ask", file)
+        assert run(capsys, "tell", file, "--reward", "3", "p1")[0]["reward"] == 3
+        assert "p2 has no result: give the result as --reward 3.5" in run(
+            capsys, "tell", file, "p2", "3.5", status=2
+        )
+        nan = '{"params": {"x": 1, "k": 2}, "reward": nan}'
+        assert 'NaN is no JSON: give "failed": "why"' in run(capsys, "tell", file, nan, status=2)
+
+    @pytest.mark.parametrize("compute", [True, False, "auto"])
+    def test_a_description_says_whether_the_model_computes(self, tmp_path, capsys, compute):
+        assert read_description(DESCRIBED | {"compute": compute})["compute"] is compute
+        path = write(tmp_path, compute=compute, model="network")
+        status = 2 if compute is True else 0  # of a model that writes no Python
+        assert run(capsys, "ask", path, status=status)
+
+    def test_an_unknown_key_lists_all_keys(self):
+        with pytest.raises(LLMOptError, match=r"did you mean 'compute'.*'warmup'") as error:
+            read_description(DESCRIBED | {"computes": False})
+        assert "more" not in str(error.value)
+
 
 class TestWhatASearchBeginsWith:
     def test_status_begins_none(self, tmp_path, capsys):

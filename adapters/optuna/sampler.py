@@ -147,6 +147,11 @@ class LLMSampler(Asker, BaseSampler):
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:
+        if "direction" in options or "directions" in options:
+            raise TypeError(
+                "LLMSampler() has no direction: give it to optuna.create_study, such as "
+                'optuna.create_study(direction="maximize", sampler=sampler)'
+            )
         own = inspect.signature(LLMSampler).parameters
         check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):

@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         if args.source:
             report, before = optimizer.import_trials(args.source), len(optimizer.trials)
             print(report, file=sys.stderr)
-            if report.rows and report.counts.get("refused") == len(report.rows):
+            if report.all_refused:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
             for trial in optimizer.trials[before - report.taken :]:
                 print(json.dumps(of_trial(optimizer, trial)), flush=True)
@@ -114,9 +114,13 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
             yield read_json(line)
         except ValueError as error:
             if re.fullmatch(r"p\d+", line.strip()):
-                raise LLMOptError(
-                    f"{line.strip()} has no result: add --reward X, or --failed WHY"
-                ) from error
+                after = lines[number].strip() if number < len(lines) else ""
+                remedy = "add --reward X, or --failed WHY"
+                if re.fullmatch(r"[-+]?[.\d][-+.\de]*", after):
+                    remedy = f"give the result as --reward {after}"
+                raise LLMOptError(f"{line.strip()} has no result: {remedy}") from error
+            nan = re.search(r":\s*nan\b", line, re.IGNORECASE)
+            remedy = ' (NaN is no JSON: give "failed": "why")' if nan else ""
             raise LLMOptError(
-                f"result {number} is not valid JSON ({error}): nothing was recorded"
+                f"result {number} is not valid JSON ({error}){remedy}: nothing was recorded"
             ) from error

@@ -39,7 +39,7 @@ _OTHERS = (
 )  # read in their own ways
 _PYTHON = ("seeded", "task")  # for functions in Python
 _OPTIONS = (
-    *("direction", "seed", "constraints"),
+    *("direction", "seed", "constraints", "compute"),
     *(name for name in stored_names() if name not in (*_OTHERS, *_PYTHON)),
 )
 _KEYS = (*_OTHERS, *_OPTIONS)
@@ -146,7 +146,7 @@ def _no_others(part: Mapping[str, Any], valid: tuple[str, ...], where: str = "")
             here = next((_IN_SCHEMA[n] for n in _IN_SCHEMA if key in n.split()), None)
             if here in valid:
                 raise SpaceError(f"{said}; in a JSON schema it is {here!r}")
-            raise SpaceError(f"{said}; {did_you_mean(str(key), valid)}")
+            raise SpaceError(f"{said}; {did_you_mean(str(key), valid, most=len(valid))}")
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:

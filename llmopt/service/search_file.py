@@ -155,7 +155,8 @@ def _open(
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
-    if not asks:  # it keeps the model and the prompt that it has
+    if not asks:  # it keeps the model and the prompt that it has, and runs no Python
+        arguments.pop("compute", None)
         if path is not None and path.is_file() and path.stat().st_size:
             stored = _arguments(path)
             arguments = {**arguments, "client": stored["client"], "prompt": stored["prompt"]}
