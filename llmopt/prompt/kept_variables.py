@@ -115,8 +115,8 @@ class Kept:
             )
             values = dict(zip(self.labels, given, strict=True))
         if isinstance(values, dict):
-            beside = {self.labels[i] for i in beside}
-            values = {label: v for label, v in values.items() if label not in beside}
+            replaced = {self.labels[i] for i in beside}
+            values = {label: v for label, v in values.items() if label not in replaced}
             return from_json(values.items(), pair_reader(self.space, tuple(self.labels)))
         kind = next((v for v in self.variables if v.partition(" ")[0] == name), None)
         if not name.isidentifier():
