@@ -18,7 +18,7 @@ from llmopt.client import (
     Request,
     ScriptedClient,
     get_client,
-    record_replay,
+    recordings,
 )
 from llmopt.client.base import Style
 from llmopt.client.model_facts import model_facts
@@ -220,9 +220,9 @@ class TestRecordAndReplay:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
     def test_a_full_disk_loses_no_reply(self, tmp_path, monkeypatch, caplog):
         path = tmp_path / "run.jsonl"
-        opened = record_replay.open_to_append
+        opened = recordings.open_to_append
         full = partial(open, "/dev/full", "r+b", buffering=0)
-        monkeypatch.setattr(record_replay, "open_to_append", lambda _: full())
+        monkeypatch.setattr(recordings, "open_to_append", lambda _: full())
         client = ScriptedClient(["a", "b"])
         recorder = RecordClient(client, path)
         assert texts(recorder.complete(ask("1"))) == ["a"]
@@ -230,7 +230,7 @@ class TestRecordAndReplay:
         with pytest.raises(StorageError, match=r"No space left.*another file"):
             recorder.complete(ask("2"))
         assert len(client.requests) == 1  # nothing more was paid for
-        monkeypatch.setattr(record_replay, "open_to_append", opened)
+        monkeypatch.setattr(recordings, "open_to_append", opened)
         recorder.complete(ask("2"))
         replay = ReplayClient(path)
         assert [texts(replay.complete(ask(t)))[0] for t in "12"] == ["a", "b"]
