@@ -152,7 +152,7 @@ def read_result(
     if stderr is None and len(each) > 1:
         stderr = float(np.std(each, ddof=1)) / math.sqrt(len(each))
     if stderr is not None:
-        stderr = _amount(stderr, "stderr")
+        stderr = _amount(stderr, "stderr", ", the standard error of the first objective")
     if seed is not None:
         seed = whole_number("seed", seed, 0, MOST_SEED)
     if replaces is not None:
@@ -274,13 +274,10 @@ def _objective(value: Any, objective: str | int) -> float:
         ) from None
 
 
-def _amount(value: Any, name: str) -> float:
+def _amount(value: Any, name: str, of: str = "") -> float:
     """Return a finite number of 0 or more."""
     if isinstance(value, (list, tuple)):
-        raise RewardError(
-            f"{name}={short(value)}: expected one number; stderr= is the standard error of the "
-            "first objective"
-        )
+        raise RewardError(f"{name}={short(value)}: expected one number{of}")
     amount = _number(value, name)
     if not 0 <= amount < math.inf:
         raise RewardError(f"{name}={amount}: expected a number of 0 or more")

@@ -201,6 +201,7 @@ _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
 """Rivals that are paired with the run of the same seed alone: they share its states or data."""
 
 
+@functools.cache
 def questions() -> list[Question]:
     """Return all questions, with the committed scores that answer them."""
     words, policies, hpo = words_scores(), policy_scores(), study_scores("hpo", 50)

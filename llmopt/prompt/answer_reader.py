@@ -269,12 +269,15 @@ class AnswerReader:
             return given
         based = self.changes and start not in (None, "new")
         kept: dict[int, Value] = {}
+        pairs: list[Pair] | None = None
         if self.kept is not None and (named := self.kept.named(block)):
             name, rest = named
-            if not (self.kept.is_remark(name) and any(self._pairs.pairs(rest))):
-                beside = {p.place for p in self._pairs.pairs(rest) if p.value is not ABSENT}
-                kept, block = self.kept.point(name, beside), rest
-        pairs = list(self._pairs.pairs(block))
+            beside = list(self._pairs.pairs(rest))
+            if not (self.kept.is_remark(name) and beside):
+                places = {p.place for p in beside if p.value is not ABSENT}
+                kept, block, pairs = self.kept.point(name, places), rest, beside
+        if pairs is None:
+            pairs = list(self._pairs.pairs(block))
         values = {p.place: p.value for p in pairs}
         unknown = self._pairs.unknown(block, pairs)
         unknown = unknown or [
