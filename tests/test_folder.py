@@ -20,9 +20,17 @@ import pytest
 from llmopt import Float, LLMOptimizer, minimize
 from llmopt.cli import main
 from llmopt.client import Message, Reply, Request, get_client
-from llmopt.client.folder import ANSWER_BYTES, FolderClient, hand_in, next_request
+from llmopt.client.folder import (
+    ANSWER_BYTES,
+    FolderClient,
+    FolderError,
+    hand_in,
+    next_request,
+    open_request,
+)
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError
+from llmopt.service.live_requests import check_live, live_request
 
 
 def ask(text: str = "hello", **fields: object) -> Request:
@@ -343,6 +351,80 @@ class TestNext:
         assert main(["tell", "s.json", "p1", "--reward", "7"]) == 0
         assert main(["next", "wm", "--timeout", "0.1"]) == 4
         assert "The latest: #1 (7)" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("then", ["-n 3", "--fixed x=1", "--model", "nothing"])
+    def test_only_a_request_that_a_search_uses_is_shown(
+        self, then, tmp_path, monkeypatch, give, capsys
+    ):
+        monkeypatch.chdir(tmp_path)
+        number = {"type": "number", "minimum": -3, "maximum": 3}
+        file = {"space": {"x": number, "y": number}, "direction": "minimize", "warmup": 0}
+        Path("s.json").write_text(json.dumps(file))
+
+        def killed_ask(number, *options):
+            command = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
+            ask = subprocess.Popen([*command, *options])
+            wait_for(Path(f"wm/{number:04d}.request.md"))
+            while not open_request(Path("wm"), number).awaited:
+                time.sleep(0.05)
+            ask.kill()
+            ask.wait()
+
+        def shown():
+            status = main(["next", "wm", "--timeout", "0"])
+            return status, capsys.readouterr().out.partition(";")[0]
+
+        killed_ask(1)
+        assert shown() == (0, "=== request 1")
+        if then == "nothing":  # results that came meanwhile do not matter to the repeated ask
+            assert main(["tell", "s.json", '{"params": {"x": 1, "y": 1}, "reward": 2}']) == 0
+            capsys.readouterr()
+            assert shown() == (0, "=== request 1")
+            give(ANSWER.format(x="1\n y: 2").encode())
+            assert main(["next", "wm", "--answer", "1"]) == 0
+            return
+        if then == "--model":
+            assert main(["ask", "s.json", "--model", "network"]) == 0
+            open_now, remedy = (4, ""), "No other request is open; `llmopt next wm` waits for one"
+        else:
+            killed_ask(2, *then.split())
+            open_now, remedy = (0, "=== request 2"), "Answer request 2; `llmopt next wm` prints it"
+        capsys.readouterr()
+        assert shown() == open_now
+        give(ANSWER.format(x=1).encode())
+        assert main(["next", "wm", "--answer", "1"]) == 2
+        assert "request 1 in wm was abandoned" in (said := capsys.readouterr().err)
+        assert remedy in said
+        assert not Path("wm/0001.answer.md").exists()
+        if then == "--model":
+            return
+        assert main(["status", "s.json"]) == 0
+        assert "prints it (number 2)" in capsys.readouterr().out
+        killed_ask(1)  # the first ask again: its request is the open one, with its number
+        assert shown() == (0, "=== request 1")
+
+    def test_two_searches_in_one_folder_keep_their_requests(self, folder, tmp_path, capsys):
+        def ask_nobody(name: str, n: int = 1) -> None:
+            client, options = FolderClient(folder, timeout=0.1), {"prompt": "words", "warmup": 0}
+            storage = name and tmp_path / f"{name}.jsonl"
+            with (
+                contextlib.suppress(ClientError),
+                LLMOptimizer(SPACE, client, storage=storage or None, **options) as optimizer,
+            ):
+                optimizer.ask(n)
+
+        ask_nobody("one")
+        ask_nobody("two", 2)
+        for number, name in ((1, "one"), (2, "two")):
+            assert live_request(folder).number == number
+            hand_in(folder, number, (ANSWER.format(x=1) + "\nProposal: x: 2").encode())
+            ask_nobody(name, number)
+        ask_nobody("", 3)  # a script or a worker without a file: only its latest request counts
+        ask_nobody("", 4)
+        assert live_request(folder).number == 4
+        check_live(folder, 4)
+        with pytest.raises(FolderError, match=r"request 3 in .* was abandoned.*Answer request 4"):
+            check_live(folder, 3)
 
     def test_answers_that_are_refused(self, folder, give, capsys):
         with pytest.raises(ClientError, match="no answer"):

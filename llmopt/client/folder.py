@@ -27,6 +27,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -183,7 +184,7 @@ class FolderClient:
 
     def _write(self, request: Request, claims: contextlib.ExitStack) -> int:
         """Write a new request and return its number."""
-        number = max(_numbers(self.folder), default=0) + 1
+        number = newest(self.folder) + 1
         while True:
             try:
                 # Mode "x": another process may have created it first.
@@ -223,28 +224,47 @@ class FolderClient:
         return _path(self.folder, number, kind)
 
 
+def open_requests(folder: Path) -> Iterator[OpenRequest]:
+    """Return the requests of a folder without an answer, those that are awaited first."""
+    awaited = {number: _awaited(folder, number) for number in _open_numbers(folder)}
+    for number in sorted(awaited, key=lambda number: not awaited[number]):
+        yield _load(folder, number, awaited[number])
+
+
 def next_request(folder: Path) -> OpenRequest | None:
     """Return the first open request of a folder, if there is one; better one that is awaited."""
-    numbers = _open_numbers(folder)
-    if not numbers:
-        return None
-    awaited = next((n for n in numbers if _awaited(folder, n)), None)
-    return _load(folder, numbers[0] if awaited is None else awaited, awaited is not None)
+    return next(open_requests(folder), None)
 
 
 def last_request(folder: Path) -> OpenRequest | None:
     """Return the latest request of a folder, open or answered, if there is one."""
-    number = max(_numbers(folder), default=0)
+    number = newest(folder)
     return _load(folder, number, _awaited(folder, number)) if number else None
 
 
-def answered(folder: Path, digest: str) -> int | None:
-    """Return the number of the latest answered request with a digest, if there is one."""
-    for number in reversed(sorted({*_numbers(folder)} - {*_open_numbers(folder)})):
+def open_request(folder: Path, number: int) -> OpenRequest | None:
+    """Return a request by its number, if it is open."""
+    is_open = number in _open_numbers(folder)
+    return _load(folder, number, _awaited(folder, number)) if is_open else None
+
+
+def newest(folder: Path) -> int:
+    """Return the number of the latest request of a folder, or 0."""
+    return max(_numbers(folder), default=0)
+
+
+def number_of(folder: Path, digest: str) -> int | None:
+    """Return the number of the latest request with a digest, if there is one."""
+    for number in reversed(_numbers(folder)):
         with contextlib.suppress(OSError, ValueError):
             if _read_json(folder, number).get("digest") == digest:
                 return number
     return None
+
+
+def is_answered(folder: Path, number: int) -> bool:
+    """Whether a request has an answer."""
+    return _path(folder, number, _ANSWER).exists()
 
 
 def _load(folder: Path, number: int, awaited: bool) -> OpenRequest:
@@ -332,9 +352,8 @@ def _mark_all_ends() -> None:
 
 def _mark_end(folder: Path, text: str) -> None:
     if folder.is_dir():
-        when, left = time.strftime("%Y-%m-%d %H:%M:%S"), len(_open_numbers(folder))
         begin = f"{NO_REQUEST} since" if _GOES_ON.match(text) else "the search ended at"
-        text = f"{begin} {when}; open requests: {left}\n{text}"
+        text = f"{begin} {time.strftime('%Y-%m-%d %H:%M:%S')}\n{text}"
         write_text_atomically(folder / _DONE, clean(text))
 
 
@@ -369,11 +388,11 @@ def _path(folder: Path, number: int, kind: str) -> Path:
 
 def _numbers(folder: Path) -> list[int]:
     names = (path.name[: -len(_REQUEST)] for path in folder.glob(f"*{_REQUEST}"))
-    return sorted(int(name) for name in names if name.isdecimal())
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 10)
 
 
 def _open_numbers(folder: Path) -> list[int]:
-    return [n for n in _numbers(folder) if not _path(folder, n, _ANSWER).exists()]
+    return [n for n in _numbers(folder) if not is_answered(folder, n)]
 
 
 def _read_json(folder: Path, number: int) -> dict[str, Any]:

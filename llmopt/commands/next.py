@@ -18,12 +18,12 @@ from llmopt.client.folder import (
     hand_in,
     last_request,
     latest,
-    next_request,
 )
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.events import Called, Failed, Replied, Told
 from llmopt.journal import read_events, read_started
 from llmopt.reports import stored_search
+from llmopt.service.live_requests import check_live, live_request
 from llmopt.util.text import clean
 from llmopt.views import outcome
 
@@ -53,7 +53,7 @@ def wait_for_request(
             print(f"llmopt: results so far\n{clean(known or '')}", file=sys.stderr)
         now = time.monotonic()
         late = deadline is not None and now >= deadline
-        said, found = ended(folder), next_request(folder)
+        said, found = ended(folder), live_request(folder)
         rests = said is not None and said.startswith(NO_REQUEST)
         if said is not None and not (rests and found is not None):
             patience = deadline or (math.inf if rests else start + _RESTART_SECONDS)
@@ -67,7 +67,7 @@ def wait_for_request(
             checked = now
             if left := _left(folder):
                 time.sleep(_POLL_SECONDS)  # its process may just have taken the answer
-                if _left(folder) == left and next_request(folder) is None:
+                if _left(folder) == left and live_request(folder) is None:
                     return left
         time.sleep(_POLL_SECONDS)
 
@@ -180,6 +180,7 @@ def main(args: argparse.Namespace) -> int:
         raise LLMOptError(f"{args.folder} is a file: give the folder of folder:DIR")
     rested = ended(args.folder) if args.wait or args.timeout is not None else None
     if args.answer is not None:
+        check_live(args.folder, args.answer)
         if sys.stdin.isatty():
             print("llmopt: type the answer and end it with Ctrl-D", file=sys.stderr)
         hand_in(args.folder, args.answer, sys.stdin.buffer.read(ANSWER_BYTES + 1))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.client.base import Client, client_name
-from llmopt.client.folder import answered, next_request
+from llmopt.client.folder import is_answered, number_of
 from llmopt.client.model_string import (
     get_client,
     names_a_place,
@@ -280,14 +280,14 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         name = client_name(optimizer.client)
         said = f"a request to {name} waits for its answer"
         if name.startswith("folder:"):
-            folder = Path(name.removeprefix("folder:")).name
-            there = next_request(Path(folder)) if Path(folder).is_dir() else None
-            number = "" if there is None else f" (number {there.number})"
-            if there is None and (k := answered(Path(folder), calls[0].digest)) is not None:
-                said = f"request {k} to {name} is answered: run `llmopt ask` to take it"
+            folder = Path(Path(name.removeprefix("folder:")).name)
+            number = number_of(folder, calls[0].digest)
+            if number is not None and is_answered(folder, number):
+                said = f"request {number} to {name} is answered: run `llmopt ask` to take it"
                 waiting["waiting"] = said
             else:
-                said += f"; `llmopt next {folder}` prints it{number}"
+                there = "" if number is None else f" (number {number})"
+                said += f"; `llmopt next {folder}` prints it{there}"
         waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")
         free = sum(not call.doubt for call in calls)  # they count once they have ended
         usage = replace(
