@@ -16,7 +16,7 @@ NOT_AGAIN = {
     "the recordings replay them (benchmarks/recordings/INDEX.md)",
     "words, rivals, design, hpo, weak_models (.jsonl)": "searches by earlier prompts, whose code "
     "is in commits that benchmarks/results/README.md names",
-    "first_command.json": "made by the README's first command; CMA-ES gives 141 with the AVX2 "
+    "first_command.json": "made by `llmopt run swimmer`; CMA-ES gives 141 with the AVX2 "
     "kernels of OpenBLAS and 60 with those of AVX-512 (OPENBLAS_CORETYPE=Haswell, SkylakeX)",
 }
 

@@ -102,7 +102,7 @@ def controllers() -> Sequence[int]:
 
 
 def first_command() -> Numbers:
-    """Return the returns of the README's first command."""
+    """Return the returns of ``llmopt run swimmer``."""
     return [f"{_loaded('first_command.json')['returns'][m]:.0f}" for m in ("llm", "cma", "random")]
 
 
@@ -113,7 +113,7 @@ def swimmer() -> Numbers:
 
 
 def replayed() -> Numbers:
-    """Return where the README's replayed search ends."""
+    """Return where the replayed search of Swimmer ends."""
     return [_loaded("first_command.json")["replayed"]["return"]]
 
 
@@ -264,8 +264,16 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
     ),
     ("README.md", "{} policies: {} written, {} changed, {} known", policies),
     ("README.md", "{} tuning tasks, {} of them on data made here", tuning),
-    ("README.md", "returns of {} (model), {} (CMA-ES) and {} (random search)", first_command),
-    ("README.md", "medians of {} (model), {} (CMA-ES) and {} (random search)", swimmer),
+    (
+        "docs/examples/README.md",
+        "returns of {} (model), {} (CMA-ES) and {} (random search)",
+        first_command,
+    ),
+    (
+        "docs/examples/README.md",
+        "medians of {} (model), {} (CMA-ES) and {} (random search)",
+        swimmer,
+    ),
     ("docs/examples/README.md", "ends at a return of {}", replayed),
     ("docs/results.md", "{} policies: {} written, {} changed, {} known", policies),
     ("docs/results.md", "a controller for {} of {} tasks", controllers),

@@ -186,17 +186,17 @@ _NUMERIC = {
     "optuna-gp": "GP",
     "turbo": "TuRBO",
     "ars": "ARS",
-    "columns-gaussian": "a Gaussian in the model's place",
+    "columns-gaussian": "a Gaussian in place of the model",
 }
 _SUITE = ("cma", "cma-bipop", "optuna-tpe", "optuna-tpe-tuned", "optuna-gp", "turbo", "ars")
 _SAMPLERS = {"tpe": "TPE", "tpe-five": "TPE, 5 start-up trials", "gp": "GP"}
 _DESIGN = {
-    "design-cma": "its first design, then CMA-ES",
-    "design-near": "its first design, then CMA-ES, small steps",
-    "design-tpe": "its first design, then TPE",
-    "controller": "a controller tuned by hand",
+    "design-cma": "CMA-ES from the model's first design",
+    "design-near": "CMA-ES (small steps) from the model's first design",
+    "design-tpe": "TPE from the model's first design",
+    "controller": "hand-tuned controller",
 }
-_THEN_TPE = "its first answer, then TPE"
+_THEN_TPE = "TPE after the model's first answer"
 _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
 """Rivals that are paired with the run of the same seed alone: they share its states or data."""
 
@@ -216,9 +216,8 @@ def questions() -> list[Question]:
     budget = {"cma": "CMA-ES, 100", "random": "random search, 100"}
     columns, network = "llm-columns", "columns-network"
     beside = {network: "small network"}
-    chat, numbers = "a chat model that reads words, 30 policy evaluations", "policy evaluations"
-    curves = "a chat model that reads words and curves, 20 tuning trials"
-    function = "evaluations of a numeric function"
+    chat = "chat model: policies, 30 evaluations"
+    curves = "chat model: hyper-parameters, 20 trials"
     policy, settings, functions = AREAS
     own = "the same model, numbers alone"
     return [
@@ -257,11 +256,11 @@ def questions() -> list[Question]:
         Question(settings, CHAT, "hyper-parameters, with words and curves, 40 trials", after_forty,
                  "words", _SAMPLERS | {"cma": "CMA-ES"} | _CHANCE | {"design-tpe": _THEN_TPE}),
         Question(policy, EMBEDDED, "policies, 120 evaluations", policies, columns,
-                 _NUMERIC | beside | _CHANCE, f"the embedded model, 120 {numbers}"),
+                 _NUMERIC | beside | _CHANCE, "embedded model: policies, 120 evaluations"),
         Question(policy, NETWORK, "policies, 120 evaluations", policies, network,
                  _NUMERIC | _CHANCE),
         Question(functions, EMBEDDED, "functions (BBOB), 100 evaluations", short, columns,
-                 _NUMERIC | beside | _CHANCE, f"the embedded model, 100 {function}"),
+                 _NUMERIC | beside | _CHANCE, "embedded model: BBOB functions, 100 evaluations"),
         Question(functions, NETWORK, "functions (BBOB), 400 evaluations", long, network,
                  _NUMERIC | _CHANCE),
         Question(settings, NETWORK, "hyper-parameters, TPE beside it, 40 trials",
@@ -270,7 +269,7 @@ def questions() -> list[Question]:
                  {"TPE": "TPE", "GP": "GP", "random": "random search"}),
         Question(settings, NETWORK, "hyper-parameters, 50 trials", hpo, "small network",
                  {"TPE": "TPE", "GP": "GP"} | _CHANCE,
-                 "the small network, 50 tuning trials"),
+                 "small network: hyper-parameters, 50 trials"),
     ]  # fmt: skip
 
 
@@ -292,7 +291,7 @@ def table(asked: Sequence[Question], area: str) -> Table:
                     _unbroken("{:,} : {:,}".format(*each.runs)),
                 ]
             )
-    head = ["method, on what", "rival", "result", "% of pairs won [95 %]", "% ties"]
+    head = ["method: task, budget", "rival", "result", "% of pairs won [95 %]", "% ties"]
     return Table.of([*head, "p", "p, corrected", "tasks", "runs"], rows)
 
 
@@ -311,7 +310,7 @@ def core(asked: Sequence[Question], areas: Iterable[str] = AREAS, rivals: int = 
             found = [share(each, " %"), f"{each.tasks}, {each.pairs:,}"]
             found += [f"{format_p(each.p)}, {format_p(p)}", question.verdict(each, p)]
             rows.append(["" if place else name, each.rival, *found])
-    head = ["method, on what", "rival", "pairs won [95 %]", "tasks, pairs", "p raw, corrected"]
+    head = ["method: task, budget", "rival", "pairs won [95 %]", "tasks, pairs", "p raw, corrected"]
     return Table.of([*head, "result"], rows)
 
 
@@ -322,7 +321,7 @@ def reactions() -> Table:
 
 _METHODS = {
     "laboratory": "llmopt, default settings",
-    "agent": "the same model as a coding agent",
+    "agent": "coding agent, same model",
     "cma": "CMA-ES, 100 evaluations",
 }
 
@@ -349,7 +348,7 @@ def laboratory(lines: Sequence[Row]) -> Table:
                     ]
                 )
                 last = task
-    head = ["system", "method", "held-out return", "of the first design", "evaluations"]
+    head = ["system", "method", "held-out return", "same, first design", "evaluations"]
     return Table.of([*head, "requests", "minutes", "searches"], rows)
 
 

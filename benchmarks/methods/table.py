@@ -108,8 +108,10 @@ METHODS: Mapping[str, MethodSpec] = {
     "llm-props-ab": prompt_spec("{model} (props-ab)", "props-ab"),
     "llm-props-plus": prompt_spec("{model} (props-plus)", "props-plus"),
     "llm-opro": prompt_spec("{model} (opro)", "opro"),
-    "columns-gaussian": _sampler("no model (columns, Gaussian)", GaussianGrammarClient, "columns"),
-    "columns-network": _sampler("no model (columns, small network)", NetworkClient, "columns"),
+    "columns-gaussian": _sampler(
+        "a Gaussian in place of the model", GaussianGrammarClient, "columns"
+    ),
+    "columns-network": _sampler("small network", NetworkClient, "columns"),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),
     "cma-bipop": _baseline("CMA-ES (BIPOP)", partial(_cma, BipopCMA), "cma"),
     "optuna-tpe": _optuna("TPE"),
