@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of, paired, questions
+from llmopt.benchmarks.experiments.findings import ASKED, ROOT, lines_of, questions
 from llmopt.benchmarks.experiments.words import CHANGED, TUNING, WRITTEN, is_present
 from llmopt.benchmarks.report.budgets import medians, searches
 from llmopt.benchmarks.report.stats import LEVEL, holm
@@ -229,16 +228,6 @@ def _first_searches(task: str) -> list[Any]:
     return [x for x in lines_of("laboratory") if (x["task"], x["seed"]) == (task, 1)]
 
 
-def agent_on(task: str) -> Numbers:
-    """Return the difference of two policies, its error, the agent's minutes, our requests."""
-    rows = _first_searches(task)
-    gain, error = paired(rows, task, "agent", "laboratory")
-    yield from (f"{abs(gain):.2f}", f"{error:.2f}")
-    (agent,) = (x for x in rows if x["method"] == "agent")
-    (own,) = (x for x in rows if x["method"] == "laboratory")
-    yield from (f"{agent['seconds'] / 60:.0f}", own["requests"])
-
-
 def python_in_code() -> Numbers:
     """Return of code searches, without and with Python, returns, tries and requests, by system."""
     for task in ("dryer", "ferry"):
@@ -295,26 +284,6 @@ CLAIMS: Sequence[tuple[str, str, Callable[[], Numbers]]] = (
         "docs/results.md",
         "{} tables of reactions, {} evaluations, {} searches of each rival",
         reactions,
-    ),
-    (
-        "docs/results.md",
-        "ferry: a difference of {} ± {} in {} minutes; {} requests of ours",
-        partial(agent_on, "ferry"),
-    ),
-    (
-        "docs/results.md",
-        "dryer: a difference of {} ± {} in {} minutes; {} requests of ours",
-        partial(agent_on, "dryer"),
-    ),
-    (
-        "docs/results.md",
-        "zone-grower: the agent better by {} ± {} in {} minutes; {} requests of ours",
-        partial(agent_on, "zone-grower"),
-    ),
-    (
-        "docs/results.md",
-        "trawler: llmopt better by {} ± {} in {} minutes; {} requests of ours",
-        partial(agent_on, "trawler"),
     ),
     (
         "docs/results.md",

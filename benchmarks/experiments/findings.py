@@ -322,7 +322,7 @@ def reactions() -> Table:
 _METHODS = {
     "laboratory": "llmopt, default settings",
     "agent": "coding agent, same model",
-    "cma": "CMA-ES, 100 evaluations",
+    "cma": "CMA-ES",
 }
 
 
@@ -340,6 +340,9 @@ def laboratory(lines: Sequence[Row]) -> Table:
                         "" if task == last else task,
                         name,
                         _spread([x["held_out"] for x in own]),
+                        "{:+.2f} ± {:.2f}".format(*paired(lines, task, method, "laboratory"))
+                        if method == "agent"
+                        else "",
                         _spread([x["held_out_first"] for x in own if "held_out_first" in x]),
                         _spread([len(x["curve"]) for x in own]),
                         _spread([x["requests"] for x in own if "requests" in x]),
@@ -348,8 +351,8 @@ def laboratory(lines: Sequence[Row]) -> Table:
                     ]
                 )
                 last = task
-    head = ["system", "method", "held-out return", "same, first design", "evaluations"]
-    return Table.of([*head, "requests", "minutes", "searches"], rows)
+    head = ["system", "method", "held-out return", "agent minus llmopt", "first design"]
+    return Table.of([*head, "evaluations", "requests", "minutes", "searches"], rows)
 
 
 def _spread(values: Sequence[float]) -> str:
