@@ -25,6 +25,7 @@ from llmopt import (
     Completion,
     FallbackWarning,
     Float,
+    Int,
     Reply,
     ScriptedClient,
     Space,
@@ -504,6 +505,32 @@ class TestConditional:
             study_of(sampler).optimize(lambda trial: trial.suggest_float("lr", 0, 1), n_trials=1)
         assert "`lr` in Trial#0 is sampled independently" in caplog.text
         assert "`space=` has 'rate', 'x' alone" in caplog.text
+
+    @pytest.mark.parametrize("startup", [0, 1])
+    def test_warns_once_of_a_given_space_that_is_unlike_the_trials(self, startup, caplog):
+        space = {"x": Float(0, 1), "lr": Float(0, 1), "k": Int(1, 3)}
+
+        def objective(trial):
+            return trial.suggest_float("x", 5, 6) + trial.suggest_int("k", 1, 3)
+
+        with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+            sampler = make(["x: 0.5, lr: 0.5, k: 2"] * 9, space=space, n_startup_trials=startup)
+            study_of(sampler).optimize(objective, 2)
+        (said,) = {m for m in caplog.messages if "is unlike" in m}
+        assert "it has no `lr`; `x` is FloatDistribution(high=6.0, log=False, low=5.0" in said
+        assert "`k`" not in said
+
+    def test_a_given_space_with_equal_parameters_is_no_reason_for_a_warning(self, caplog):
+        space = {"x": Float(0, 1), "kind": Categorical(["a", "b"])}
+        space["k"] = Int(1, 3, when={"kind": "a"})
+
+        def objective(trial):
+            value = trial.suggest_float("x", 0, 1)
+            return value + (trial.suggest_categorical("kind", ["a", "b"]) == "a" and 0)
+
+        with caplog.at_level(logging.WARNING, "optuna.llmopt"), _propagate():
+            study_of(make(["x: 0.5, kind: b"], space=space)).optimize(objective, 1)
+        assert "is unlike" not in caplog.text
 
 
 class TestGivenParameters:

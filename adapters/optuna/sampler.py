@@ -181,6 +181,7 @@ class LLMSampler(Asker, BaseSampler):
             start = self._asking.start_up(*[] if alone else [NUMBERS_FIRST])
         self.n_startup_trials = start
         self._end: tuple[str, str] | None = None  # why the model ended a search: for it, for people
+        self._compared = False  # `space=` with what a trial has
         self._earlier = Usage()  # of the sampler that this one is a copy of
         self._forget()
 
@@ -249,6 +250,14 @@ class LLMSampler(Asker, BaseSampler):
 
         Results are read from the storage.
         """
+        if state == TrialState.COMPLETE and not self._compared:
+            self._compared = True
+            if said := self._known.unlike(trial.distributions):
+                logger.warning(
+                    f"`space=` is unlike the parameters of Trial#{trial.number}: {said}. The model "
+                    "proposes by `space=` until a trial has ended, then by the trials: name the "
+                    "same parameters and ranges in both."
+                )
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
         for sampler in self._others:

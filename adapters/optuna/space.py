@@ -65,6 +65,17 @@ class Known:
     constraints: tuple[Limit, ...] = ()
     names: tuple[str, ...] = ()
 
+    def unlike(self, there: Mapping[str, BaseDistribution]) -> str:
+        """Say which parameters a complete trial lacks, or has with another range; else nothing.
+
+        A trial may lack a parameter with a condition, and may have parameters of its own.
+        """
+        each = self.distributions.items()
+        lacks = [n for n, d in each if n not in there and self.dimensions[n].when is None]
+        said = [f"it has no {', '.join(f'`{n}`' for n in lacks)}"] if lacks else []
+        said += [f"`{n}` is {there[n]}, not {d}" for n, d in each if n in there and there[n] != d]
+        return "; ".join(said)
+
 
 def read_space(space: Any) -> Known:
     """Return the parameters that a user names beforehand, in any form that a space has."""
