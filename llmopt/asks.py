@@ -53,7 +53,6 @@ class Asks(Tells[Params]):
     n_warmup: int
     _asking: Asking
     _ask_lock: Lock  # asks run one after another
-    _blocks: dict[int, Block]  # by number: parsed once
     _concluded: bool
     _partners: tuple[Partner, ...]
     _start: list[tuple[str, tuple[Any, ...]]]
@@ -318,7 +317,6 @@ class Asks(Tells[Params]):
     ) -> Outcome:
         """Return points of the model, or of the model and its partners."""
         asking = self._asking
-        before = [self._block(run.number, run.event.result) for run in state.runs]
         if state.started is not None:  # on another machine a repeated ask states the same
             asking = asking.restored(state.started.facts)
         if asking.options.total is not None:  # prompts count a point once, its repeats included
@@ -327,7 +325,7 @@ class Asks(Tells[Params]):
         waiting = [p.source for p in (*state.pending, *state.queue)]
         return propose_in_turns(
             asking, scope, self._partners, self.space, history, rng, n, seen,
-            before=before, waiting=waiting, fixed=fixed,
+            waiting=waiting, fixed=fixed,
         )  # fmt: skip
 
     @property
@@ -340,15 +338,10 @@ class Asks(Tells[Params]):
         """The model's blocks of Python so far: `code`, `output`, and `trials` at the time."""
         state = self._journal.state
         return tuple(
-            self._block(run.number, run.event.result)
+            Block.read(run.event.result)
             for run in (*state.runs, *state.open_runs)
             if run.event.block
         )
-
-    def _block(self, number: int, result: Mapping[str, Any]) -> Block:
-        if number not in self._blocks:
-            self._blocks[number] = Block.read(result)
-        return self._blocks[number]
 
     def _queue(self, base: State, outcome: Outcome, scope: Scope, rng: Any, completed: int) -> None:
         """Record an ask that fails, with the points that were paid for before, for later asks."""

@@ -275,6 +275,11 @@ class Scope:
         return None if self._requests is None else max(0, self._requests - sent)
 
     @property
+    def state(self) -> State:
+        """The present state of the journal; of an ask that is repeated it has the replies, too."""
+        return self._owner.journal.state
+
+    @property
     def blocks(self) -> list[int]:
         """The numbers of the runs that are blocks of Python, in order."""
         return [run.number for run in self.runs if run.event.block]

@@ -47,7 +47,6 @@ from llmopt.points import (
     warmup_points,
 )
 from llmopt.prompt import Prompt, check_prompt_for
-from llmopt.prompt.python_block import Computed as Block
 from llmopt.repeats import Merged
 from llmopt.resume_check import arguments_of, check_same, stored_client
 from llmopt.space import Dimension, Space
@@ -165,7 +164,6 @@ class LLMOptimizer(Asks[Params]):
         self._partners = partners_of(given.partner, self.seed, self.space, len(self.directions))
         self._merged, self._merging = Merged(self.space.key), Lock()
         self._ask_lock = Lock()  # asks run one after another
-        self._blocks: dict[int, Block] = {}  # by number: parsed once
         self._warned_of: set[bool] = set()
         self._concluded = False
         self._journal = self._open(given, seed is not None)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from llmopt.acceptance import Acceptance
 from llmopt.client.base import Completion, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import ClientError, TemplateError
@@ -19,11 +18,10 @@ from llmopt.options import AskOptions, Composed
 from llmopt.points import list_of, sample_fallbacks, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.describe import describe_params
-from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, data_of
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
-from llmopt.propose import BlockLimits, Outcome, Round, Tool, propose
+from llmopt.propose import Outcome, Round, Tool, Unusable
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
@@ -55,6 +53,7 @@ class Asking:
 
     Attributes:
         prompt: Turns the history into a question.
+        capabilities: What the prompt can do.
         facts: Of the model.
         options: See `AskOptions`.
         tool: Runs the model's Python; ``None`` if it may not compute.
@@ -68,6 +67,7 @@ class Asking:
     """
 
     prompt: Prompt
+    capabilities: PromptCapabilities
     facts: ModelFacts
     options: AskOptions
     tool: Tool | None = None
@@ -91,29 +91,20 @@ class Asking:
         """Return the facts of the model and of the machine that a prompt depends on."""
         return {"model": self.facts.to_json(), "tool": self.tool_facts.to_json()}
 
-    @property
-    def capabilities(self) -> PromptCapabilities:
-        """What the prompt can do."""
-        return PromptCapabilities.of(self.prompt)
-
-    @property
-    def points(self) -> int:
-        """Maximum points of one answer."""
-        points = self.options.points
-        if points == "auto":
-            return _POINTS if self.capabilities.changes and self.facts.chats else 1
-        return points
-
     def points_of_answer(self, space: Space, wanted: int) -> int:
         """Return the number of points to ask of one answer, if `wanted` are needed.
 
         None of these learns from the others. With fewer evaluations than parameters each has to
         teach, unless the caller counts requests closer still.
         """
-        total, requests = self.options.total, self.options.max_requests
-        if wanted > 1 or self.options.points != "auto" or total is None or total >= len(space):
-            return self.points
-        return 1 if requests is None or requests >= total else self.points
+        points, total, requests = self.options.points, self.options.total, self.options.max_requests
+        if points != "auto":
+            return points
+        if not (self.capabilities.changes and self.facts.chats):
+            return 1
+        few = wanted == 1 and total is not None and total < len(space)
+        few = few and (requests is None or requests >= (total or 0))
+        return 1 if few else _POINTS
 
     def start_up(self, least: int = NUMBERS_FIRST // 2) -> int:
         """Return the default number of random points before the first request.
@@ -173,7 +164,7 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
             "Take prompt='words', leave points out, or take batch_size= for several answers of "
             "one request"
         )
-    return Asking(prompt, facts, options, seeded=seeded)
+    return Asking(prompt, capabilities, facts, options, seeded=seeded)
 
 
 _warned: set[str] = set()  # prompts that read no description, or "": a process is warned once
@@ -196,7 +187,7 @@ class PointTask:
     known: History
     seen: set[Hashable]
     fixed: Fixed | None = None
-    labels: tuple[str, ...] = field(init=False)
+    labels: tuple[str, ...] = field(init=False)  # the parameters' names in the prompt
     _notes: tuple[str, ...] = field(init=False)
     _left: tuple[tuple[Value, ...], ...] = field(init=False, default=())
     _sampled: bool = field(init=False, default=False)
@@ -209,6 +200,16 @@ class PointTask:
         fixed = () if self.fixed is None else (self.fixed.note(self.labels),)
         self._notes = (*notes, *self.asking.notes, *fixed)
         self._inside = self.space if self.fixed is None else self.fixed.inside
+
+    @property
+    def options(self) -> AskOptions:
+        """See `Asking`."""
+        return self.asking.options
+
+    @property
+    def tool(self) -> Tool | None:
+        """See `Asking`."""
+        return self.asking.tool
 
     @property
     def exhausted(self) -> bool:
@@ -280,19 +281,15 @@ class PointTask:
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
         """Return a new point of the space."""
-        asking = self.asking
-        checks = Acceptance(
-            self.space,
-            self.seen,
-            self._failed if asking.options.noisy else self.seen,
-            self.labels,
-            asking.facts.chats and not self._sampled,
-            self.fixed,
-            asking.refusal,
-        )
-        values, moved = checks.accept(reading.values, reading.otherwise, completion.text)
+        refused, text = self._failed if self.options.noisy else self.seen, completion.text
+        point, moved = self._valid_point(reading.values, refused, text)
+        if self.space.key(point) in refused and reading.otherwise is not None:
+            point, moved = self._valid_point(reading.otherwise, refused, text)
+        if (key := self.space.key(point)) in refused:
+            raise Unusable("duplicate", "this point was already tried; propose another", text)
+        self.seen.add(key)
         source: Source = "drawn" if self._sampled else "llm"
-        return Proposal(values, source, reading.explanation, clipped=reading.clipped or moved)
+        return Proposal(point, source, reading.explanation, clipped=reading.clipped or moved)
 
     @property
     def _failed(self) -> set[Hashable]:
@@ -300,6 +297,52 @@ class PointTask:
         key, trials = self.space.key, self.known.trials
         failed: set[Hashable] = {key(t.values) for t in trials if t.state == "failed"}
         return failed - {key(t.values) for t in trials if t.state == "complete"}
+
+    def _valid_point(
+        self, values: tuple[Value, ...], refused: Set[Hashable], text: str
+    ) -> tuple[tuple[Value, ...], bool]:
+        """Return a proposed point that the search may evaluate, and whether it is another one.
+
+        A chat model reads that a candidate does not exist or that a value is fixed, and answers
+        again; for others the nearest point is taken.
+
+        Args:
+            values: The point.
+            refused: Keys of the points not to accept.
+            text: The answer, for the complaint.
+
+        Raises:
+            Unusable: With the complaint.
+        """
+        reads_complaints = self.asking.facts.chats and not self._sampled
+        fixed, table = self.fixed, self._inside.candidates
+        if reads_complaints and fixed and (other := fixed.contradiction(values)):
+            why = f"the next experiment has {fixed}, and this point has {other}"
+            raise Unusable("fixed", why, text)
+        point = self.space.conform(values) if fixed is None else fixed.apply(values)
+        if point is None:
+            why = f"with {fixed} this point lacks the values of other parameters"
+            raise Unusable("incomplete", why, text)
+        self._check_constraints(point, text)
+        if table is None:
+            return point, False
+        row = table.match(point, refused)
+        if row is not None and (reads_complaints or self.space.key(row) not in refused):
+            return row, False
+        if reads_complaints:
+            near = describe_params(table.nearest(point, refused), self.space, self.labels)
+            why = f"this point does not exist; the nearest one is {near}"
+            raise Unusable("candidate", why, text)
+        point = table.nearest(point, refused, equal_first=False)
+        self._check_constraints(point, text)
+        return point, True
+
+    def _check_constraints(self, values: tuple[Value, ...], text: str) -> None:
+        if broken := self._inside.broken(values):
+            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
+            raise Unusable("constraint", f"this point breaks {amounts}", text)
+        if self.asking.refusal is not None and (why := self.asking.refusal(values)):
+            raise Unusable("constraint", why, text)
 
     def repeats(self, proposal: Proposal) -> bool:
         """Whether the point of a proposal was evaluated before."""
@@ -313,48 +356,6 @@ class PointTask:
     def data(self, trials: int | None = None) -> Mapping[str, Any]:
         """Return the trials, or the first of them, as arrays for a block of Python."""
         return data_of(self.space, self.known, self.labels, trials)
-
-
-def propose_points(
-    asking: Asking,
-    scope: Scope,
-    space: Space,
-    history: History,
-    rng: np.random.Generator,
-    n: int,
-    *,
-    seen: set[Hashable],
-    before: Sequence[Block] = (),
-    on_cap: Literal["raise", "return"] = "raise",
-    fixed: Fixed | None = None,
-) -> Outcome:
-    """Ask a model for `n` new points; see `llmopt.propose.propose`.
-
-    Args:
-        asking: How the model is asked.
-        scope: The calls of this ask.
-        space: The search space.
-        history: The evaluated and the pending points.
-        rng: Source of all randomness; advanced.
-        n: Points wanted.
-        seen: Keys of the points not to propose again; grows.
-        before: The blocks of earlier asks.
-        on_cap: Whether a cap raises, or ends the asking with the points there are.
-        fixed: Values that the points keep.
-    """
-    options = asking.options
-    return propose(
-        PointTask(asking, space, history, seen, fixed),
-        scope,
-        rng,
-        n,
-        before=before,
-        tool=asking.tool,
-        limits=BlockLimits(options.compute_blocks, options.compute_total),
-        attempts=options.attempts,
-        on_error=options.on_error,
-        on_cap=on_cap,
-    )
 
 
 def fill(

@@ -1,6 +1,6 @@
 """The one asking loop: question, reply, reading, checks, complaint, blocks of Python.
 
-    outcome = propose(task, scope, rng, n=1, attempts=3)
+    outcome = propose(task, scope, rng, n=1)
 
 A `Task` says what is asked for: `llmopt.point_task.PointTask` points of a space,
 `llmopt.code.program_task.ProgramTask` programs. The loop is a function of the task, the replies and
@@ -29,6 +29,7 @@ from llmopt.errors import (
 )
 from llmopt.history import Proposal
 from llmopt.model_calls import Scope
+from llmopt.options import AskOptions
 from llmopt.prompt.answer_parts import is_nothing, notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, blocks_left
@@ -132,6 +133,14 @@ class Task(Protocol):
     """What a model is asked for."""
 
     @property
+    def options(self) -> AskOptions:
+        """Those of the loop: `attempts`, `on_error`, `compute_blocks` and `compute_total`."""
+
+    @property
+    def tool(self) -> Tool | None:
+        """What runs blocks of Python; ``None`` if an answer may not be one."""
+
+    @property
     def exhausted(self) -> bool:
         """Whether there is nothing left to propose."""
 
@@ -153,14 +162,6 @@ class Task(Protocol):
 
     def data(self, trials: int | None = None) -> Mapping[str, Any]:
         """Return what a block of Python finds, or found when there were this number of trials."""
-
-
-@dataclass(frozen=True)
-class BlockLimits:
-    """Limits of the blocks of Python; see `llmopt.options.AskOptions`."""
-
-    in_a_row: int = 20
-    total: float = 14_400.0  # seconds
 
 
 @dataclass
@@ -196,11 +197,6 @@ def propose(
     rng: np.random.Generator,
     n: int,
     *,
-    before: Sequence[Block] = (),
-    tool: Tool | None = None,
-    limits: BlockLimits = BlockLimits(),
-    attempts: int = 3,
-    on_error: Literal["raise", "fallback"] = "raise",
     on_cap: Literal["raise", "return"] = "raise",
 ) -> Outcome:
     """Ask a model for `n` new proposals.
@@ -210,23 +206,18 @@ def propose(
         scope: The calls of this ask.
         rng: Source of all randomness; advanced.
         n: Proposals wanted. There may be more, if the last answer has several, and fewer.
-        before: The blocks of earlier asks.
-        tool: Runs blocks of Python; ``None`` if an answer may not be one.
-        limits: Of the blocks.
-        attempts: Requests whose answers may be unusable.
-        on_error: Whether a failed request raises, or ends the asking.
-        on_cap: The same for `max_requests`, `max_tokens` and `max_cost`. If a cap ends the asking,
-            the last request is for a point: no block may follow it.
+        on_cap: Whether `max_requests`, `max_tokens` and `max_cost` raise as `AskOptions.on_error`
+            says, or end the asking; the last request is then for a point: no block may follow it.
 
     Raises:
         BudgetExceededError: A cap is reached, and there is no point; else it is `Outcome.error`.
         ClientError: The model could not be asked, and there is no point.
         Stale: See `Scope.complete`.
     """
-    if tool is not None:
-        tool.check()
-    loop = _Loop(task, scope, rng, n, tuple(before), tool, limits, on_cap == "return")
-    while loop.continues and loop.misses < attempts:
+    if task.tool is not None:
+        task.tool.check()
+    loop, on_error = _Loop(task, scope, rng, n, on_cap == "return"), task.options.on_error
+    while loop.continues:
         try:
             question, completion = loop.ask()
         except (BudgetExceededError, ClientError) as error:
@@ -250,19 +241,17 @@ class _Loop:
         scope: Scope,
         rng: np.random.Generator,
         n: int,
-        before: tuple[Block, ...],
-        tool: Tool | None,
-        limits: BlockLimits,
         keep_last: bool,
     ) -> None:
         self._task, self._scope, self._rng, self._n = task, scope, rng, n
-        self._before, self._tool, self._limits = before, tool, limits
         self._keep_last = keep_last  # of `max_requests`, for points
+        # The blocks of earlier asks, and of this one.
+        self._before = tuple([Block.read(run.event.result) for run in scope.state.runs])
         self._runs: tuple[Block, ...] = ()
         self._complaint: Complaint | None = None
         self._useless = False  # no further answer can help
         self._began = ""  # how the last answer began, if it could not be read
-        self.misses = 0
+        self._misses = 0  # answers without a point
         self.outcome = Outcome()
 
     @property
@@ -272,6 +261,7 @@ class _Loop:
         return (
             len(outcome.proposals) < self._n
             and outcome.stop is None
+            and self._misses < self._task.options.attempts
             and not self._useless
             and not self._task.exhausted
         )
@@ -279,14 +269,15 @@ class _Loop:
     @property
     def _seconds(self) -> float:
         """What all further blocks may take."""
-        return self._limits.total - sum(b.seconds for b in (*self._before, *self._runs))
+        total = self._task.options.compute_total
+        return total - sum(b.seconds for b in (*self._before, *self._runs))
 
     @property
     def _blocks(self) -> int:
         """How many blocks may follow."""
-        if self._tool is None or self._seconds <= 0:
+        if self._task.tool is None or self._seconds <= 0:
             return 0
-        left = blocks_left(self._runs, self._limits.in_a_row)
+        left = blocks_left(self._runs, self._task.options.compute_blocks)
         requests = self._scope.requests_left
         if self._keep_last and requests is not None:
             return min(left, max(0, requests - 1))
@@ -328,7 +319,7 @@ class _Loop:
             self.outcome.rejected[kind] += 1
             self.outcome.unread.append((error.raw, error.reason))
             self._complaint = Complaint(error.raw, error.reason)
-        self.misses += len(self.outcome.proposals) == before
+        self._misses += len(self.outcome.proposals) == before
         self._useless = self._task.choices_shown and self._complaint is not None
 
     def _read(self, question: Question, completion: Completion) -> ToolCall | None:
@@ -402,8 +393,8 @@ class _Loop:
 
     def _run(self, call: ToolCall) -> None:
         """Run a block, or find what it printed when an interrupted ask ran it."""
-        assert self._tool is not None
-        tool, seconds, before = self._tool, self._seconds, (*self._before, *self._runs)
+        tool, seconds, before = self._task.tool, self._seconds, (*self._before, *self._runs)
+        assert tool is not None
         tokens = self._scope.replies[-1].tokens
 
         def run() -> dict[str, Any]:
@@ -419,7 +410,7 @@ class _Loop:
             outcome.trouble = "too few usable answers"
             if outcome.unread:
                 reason = outcome.unread[-1][1].partition("; ")[0]
-                count = self.misses
+                count = self._misses
                 outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
                 if self._began:
                     outcome.trouble += f"; it began {self._began!r}"

@@ -26,13 +26,12 @@ events
 state
 journal
 caps
+options
 model_calls
 prompt
 propose
 callbacks
-options
 points
-acceptance
 point_task
 partners
 from_optuna

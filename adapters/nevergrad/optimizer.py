@@ -38,7 +38,6 @@ from llmopt.partners import partners_of, propose_in_turns
 from llmopt.point_task import asking_of, fill
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
-from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.repeats import Merged
 from llmopt.space import Value
@@ -295,11 +294,10 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         """Return at least one point of the model or its partners, or raise at the end."""
         space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
         asking = replace(self._asking, notes=self._notes(), refusal=self._refusal)
-        before = [Block.read(run.event.result) for run in self._ledger.state.runs]
         waiting = [p.source for p in (*self._open.values(), *self._ready)]
         outcome = propose_in_turns(
             asking, scope, self._partners, space, history, rng, n, seen,
-            before=before, waiting=waiting,
+            waiting=waiting,
         )  # fmt: skip
         self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
         state, most = self._ledger.state, self._asking.options.max_fallbacks

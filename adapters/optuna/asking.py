@@ -37,7 +37,6 @@ from llmopt.partners import Partner, propose_in_turns
 from llmopt.point_task import Asking, fill
 from llmopt.progress import waiting
 from llmopt.prompt import Prompt
-from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT
@@ -330,13 +329,10 @@ class Asker:
         seen = free.keys_within(keys)
         n = 1 if need.given else self.batch_size
         ledger = model.journal
-        blocks = [Block.read(run.event.result) for run in ledger.state.runs]
         scope = model.scope(ledger.state.count)
         try:
             with waiting():
-                answer = propose_in_turns(
-                    asking, scope, partners, free, view.history, rng, n, seen, before=blocks
-                )
+                answer = propose_in_turns(asking, scope, partners, free, view.history, rng, n, seen)
         except LLMOptError as error:
             if is_permanent(error) or options.on_error == "raise":
                 raise

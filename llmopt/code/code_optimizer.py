@@ -51,9 +51,8 @@ from llmopt.journal import FORMAT, Journal, read_started
 from llmopt.lab.blocks import calculator_for
 from llmopt.model_calls import Account, ModelCalls, Scope, Stale
 from llmopt.options import AskOptions, ComputeArguments
-from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts
-from llmopt.propose import BlockLimits, Outcome, propose
+from llmopt.propose import Outcome, propose
 from llmopt.resume_check import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
@@ -104,9 +103,9 @@ class CodeOptimizer(CodeViews, Account, Closing):
         storage: JSON Lines file to append to, or to resume from.
         **options: Options of the parts. Of the prompt (`CodePrompt`): ``objective``, ``scoring``,
             ``description``, ``documentation``. Of the asking
-            (`llmopt.code.program_task.Writing`): ``attempts``, ``temperature``,
-            ``max_output_tokens``. Of computing (`AskOptions`): ``compute`` (here ``False`` by
-            default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
+            (`llmopt.code.program_task.Writing`): ``temperature``, ``max_output_tokens``. Of
+            attempts and computing (`AskOptions`): ``attempts`` (here 6 by default), ``compute``
+            (here ``False`` by default), ``compute_seconds``, ``compute_blocks``, ``compute_total``,
             ``compute_workers``, ``compute_packages``. Of the workers (`Sandbox`): ``limits``,
             ``allow_unsandboxed``. Of the budget (`llmopt.caps.Limits`):
             ``max_requests``, ``max_tokens``, ``max_cost``.
@@ -152,8 +151,9 @@ class CodeOptimizer(CodeViews, Account, Closing):
             Sandbox, imports=tuple(imports), **given("limits", "allow_unsandboxed")
         )
         model = get_client(one_model(client, options.get("model")))
-        blocks = AskOptions(**{"compute": False, **given_of(ComputeArguments)})
-        tool = self._tool = calculator_for(blocks, model)
+        asking = {**given_of(ComputeArguments), **given("attempts")}
+        ask_options = AskOptions(**{"compute": False, "attempts": 6, **asking})
+        tool = self._tool = calculator_for(ask_options, model)
         if tool is not None:
             known = {"NAMES": [f.name for f in self.functions], "IMPORTS": list(imports)}
             tool.packages = (*imports, *tool.packages)
@@ -170,11 +170,11 @@ class CodeOptimizer(CodeViews, Account, Closing):
             prompt,
             model_facts(model),
             self._make_sandbox,
-            computing=blocks,
+            options=ask_options,
+            tool=tool,
             tool_facts=ToolFacts(0) if tool is None else tool.facts,
-            **given("attempts", "temperature", "max_output_tokens"),
+            **given("temperature", "max_output_tokens"),
         )
-        whole_number("attempts", self._writing.attempts, 1, 1000)
         self.seed, self.steps = seed_or_fresh(seed), None
         self._programs = ProgramSpace()
         names = ", ".join(function.name for function in self.functions)
@@ -375,18 +375,8 @@ class CodeOptimizer(CodeViews, Account, Closing):
             number,
             None if self.steps is None else max(0, self.steps - tried - 1),
         )
-        computing = writing.computing
         try:
-            outcome = propose(
-                task,
-                scope,
-                rng,
-                1,
-                before=[Block.read(run.event.result) for run in state.runs],
-                tool=self._tool,
-                limits=BlockLimits(computing.compute_blocks, computing.compute_total),
-                attempts=writing.attempts,
-            )
+            outcome = propose(task, scope, rng, 1)
         except BaseException:
             task.close()
             raise
@@ -410,7 +400,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             reasons = "; ".join(dict.fromkeys(reason for _, reason in outcome.unread))
             raise NoCandidateError(
                 f"the model {client_name(self.client)} gave no usable code in "
-                f"{self._writing.attempts} requests: {reasons}",
+                f"{self._writing.options.attempts} requests: {reasons}",
                 outcome.unread,
             )
         self._pending[task.candidate.number] = task.candidate

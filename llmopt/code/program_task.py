@@ -20,7 +20,7 @@ from llmopt.prompt.python_block import ToolFacts
 from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.shown_trials import TokenBudget
 from llmopt.prompt.situation import Question
-from llmopt.propose import Round, Unusable
+from llmopt.propose import Round, Tool, Unusable
 from llmopt.sandbox.failure import CandidateError, SandboxError, SandboxUnavailableError
 from llmopt.sandbox.sandbox import Sandbox
 from llmopt.util.text import cut
@@ -36,10 +36,10 @@ class Writing:
         prompt: Turns the tries into a question.
         facts: Of the model.
         make_sandbox: Makes a worker that is not started yet.
-        attempts: Requests whose answers may be unusable before an ask gives up.
         temperature: Sampling temperature; ``None`` for the provider's default.
         max_output_tokens: Cap on the tokens of one answer.
-        computing: The limits of blocks of Python.
+        options: Attempts, and limits of the blocks of Python.
+        tool: Runs the blocks; ``None`` if the model may not compute.
         tool_facts: What the prompt states of the process that runs blocks.
         tools: Further lines of the prompt on what blocks find.
     """
@@ -47,10 +47,10 @@ class Writing:
     prompt: CodePrompt
     facts: ModelFacts
     make_sandbox: Callable[[], Sandbox]
-    attempts: int = 6
     temperature: float | None = None
     max_output_tokens: int | None = 2000
-    computing: AskOptions = field(default_factory=AskOptions)
+    options: AskOptions = field(default_factory=AskOptions)
+    tool: Tool | None = None
     tool_facts: ToolFacts = field(default_factory=lambda: ToolFacts(0))
     tools: tuple[str, ...] = ()
 
@@ -81,6 +81,16 @@ class ProgramTask:
     _first: Round | None = None  # what its blocks do is shown behind the task, which stays
 
     @property
+    def options(self) -> AskOptions:
+        """See `Writing`."""
+        return self.writing.options
+
+    @property
+    def tool(self) -> Tool | None:
+        """See `Writing`."""
+        return self.writing.tool
+
+    @property
     def exhausted(self) -> bool:
         """There are always further programs."""
         return False
@@ -106,7 +116,7 @@ class ProgramTask:
         if prompt.computes:
             computing = variables_of(
                 self._first,
-                writing.computing,
+                writing.options,
                 writing.tool_facts,
                 self.trials,
                 writing.tools,

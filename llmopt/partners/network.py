@@ -12,7 +12,8 @@ from llmopt.history import History, Proposal, Source
 from llmopt.journal import Journal
 from llmopt.model_calls import ModelCalls
 from llmopt.options import AskOptions
-from llmopt.point_task import asking_of, propose_points
+from llmopt.point_task import PointTask, asking_of
+from llmopt.propose import propose
 from llmopt.space import Space
 from llmopt.state import State
 
@@ -37,7 +38,8 @@ class NetworkPartner:
         """Return at most `n` new points with source ``"network"``; see `Partner.propose`."""
         journal = Journal(None, State(space, history.directions))
         scope = ModelCalls(self._client, journal).scope(0)
-        outcome = propose_points(self._asking, scope, space, history, rng, n, seen=set(seen))
+        task = PointTask(self._asking, space, history, set(seen))
+        outcome = propose(task, scope, rng, n)
         return [
             replace(p, source=self.source, explanation="", seconds=0.0)
             for p in outcome.proposals[:n]

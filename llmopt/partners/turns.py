@@ -17,9 +17,8 @@ from llmopt.history import History, Proposal, Source
 from llmopt.model_calls import Scope
 from llmopt.partners.cma import CMAPartner, several_objectives
 from llmopt.partners.network import NetworkPartner
-from llmopt.point_task import Asking, propose_points
-from llmopt.prompt.python_block import Computed as Block
-from llmopt.propose import Outcome
+from llmopt.point_task import Asking, PointTask
+from llmopt.propose import Outcome, propose
 from llmopt.space import Space
 from llmopt.space.fixed import Fixed
 
@@ -103,7 +102,6 @@ def propose_in_turns(
     n: int,
     seen: set[Hashable],
     *,
-    before: Sequence[Block] = (),
     waiting: Sequence[Source] = (),
     fixed: Fixed | None = None,
 ) -> Outcome:
@@ -118,7 +116,6 @@ def propose_in_turns(
         rng: Source of all randomness; advanced.
         n: Points wanted.
         seen: Keys of the points not to propose again; grows.
-        before: The blocks of earlier asks.
         waiting: Sources of the points that have no result yet.
         fixed: Values that the points keep.
     """
@@ -126,10 +123,8 @@ def propose_in_turns(
 
     def ask_model(history: History, n: int) -> Outcome:
         on_cap: Literal["raise", "return"] = "return" if first else "raise"
-        return propose_points(
-            asking, scope, space, history, rng, n, seen=seen, before=before, on_cap=on_cap,
-            fixed=fixed,
-        )  # fmt: skip
+        task = PointTask(asking, space, history, seen, fixed)
+        return propose(task, scope, rng, n, on_cap=on_cap)
 
     if not partners:
         return ask_model(history, n)

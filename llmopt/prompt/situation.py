@@ -144,10 +144,6 @@ class PromptCapabilities:
         values = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
         return cls(**{name: value for name, value in values.items() if value is not None})
 
-    def rejects(self, out_of_range: str) -> bool:
-        """Whether a number outside its range is sent back to the model, not moved to the bound."""
-        return out_of_range == "reject" or (out_of_range == "auto" and self.changes)
-
     def check_computes(self, name: str) -> None:
         """Raise `TemplateError` unless answers to a prompt, by its name, may be Python."""
         if not self.computes:

@@ -34,10 +34,10 @@ from llmopt.prompt.describe import (
 from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import data_words, laboratory_variables, listed, shown_blocks
+from llmopt.prompt.reading import OutOfRange
 from llmopt.prompt.shown_trials import KEEP, Keep, TokenBudget, fit, pick, ranked
 from llmopt.prompt.situation import (
     Complaint,
-    PromptCapabilities,
     Question,
     Situation,
     changed_options,
@@ -218,11 +218,11 @@ class TemplatePrompt:
             seed=situation.seed,
             json_schema=None if form is None else form.schema,
         )
-        rejects = PromptCapabilities.of(self).rejects(situation.out_of_range)
+        usual: OutOfRange = "reject" if self.changes else "clip"
         read = AnswerReader(
             space,
             labels,
-            "reject" if rejects else "clip",
+            usual if situation.out_of_range == "auto" else situation.out_of_range,
             form,
             last=self.answer_last or self.changes,
             changes=self.changes,
