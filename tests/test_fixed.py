@@ -133,7 +133,8 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     for wrong, said in (
         (("--trial", "2"), "one of 1 trials, counted from 1"),
         (("--trial", "1"), "withdrawn before"),
-        (reason, "the number of a trial, to which `feedback` belongs"),
+        (reason, "a point, or as `trial` the number of a trial"),
+        (("p1", *reason), "is recorded by `tell`, as `failed`"),
     ):
         assert main(["withdraw", "s.toml", *wrong]) == 2
         assert said in capsys.readouterr().err

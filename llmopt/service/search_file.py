@@ -368,9 +368,14 @@ def withdraw(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
 ) -> None:
     """Drop points and, by its number from 1, a trial."""
-    if trial is None and (feedback or not points):
-        about = "to which `feedback` belongs" if feedback else "or a point"
-        raise LLMOptError(f"expected as `trial` the number of a trial, {about}")
+    if trial is None and not points:
+        raise LLMOptError("expected a point, or as `trial` the number of a trial")
+    if trial is None and feedback:
+        raise LLMOptError(
+            "`feedback` says why a trial is withdrawn: give its number as `trial`. The reason why "
+            "a point could not be evaluated is recorded by `tell`, as `failed`; a point that you "
+            "no longer want is withdrawn without `feedback`"
+        )
     if trial is not None:
         optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
     for point in [point_named(optimizer, point) for point in points]:
