@@ -269,18 +269,27 @@ class Tells(Results[Params], Closing):
         )
 
     def _repeated(self, result: Result) -> Trial[Any] | None:
-        """Return the latest trial of a point that a result records again, although not `noisy`."""
+        """Return the latest trial of a point that a result records again, unless `ask` did so."""
         state = self._journal.state
         new = result.samples or result.replaces is not None or result.instead_of is not None
-        if self._options.noisy or new or any(p.values == result.values for p in state.pending):
+        if new or any(p.values == result.values for p in state.pending):
             return None
         before = next((t for t in reversed(state.trials) if t.values == result.values), None)
         return None if before is None or before.state == "withdrawn" else before
 
     def repetition(self, result: Result) -> str:
-        """Say that a result records a point again in a search that is not noisy; else nothing."""
+        """Say that a result records a point again that no `ask` returned again; else nothing."""
         if (before := self._repeated(result)) is None:
             return ""
+        if self._options.noisy:
+            trials = self._journal.state.trials
+            made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
+            return (
+                f"this is evaluation {made + 1} of the point of trial #{before.number + 1}: they "
+                "count as one point with their mean reward. If it corrects that trial, withdraw "
+                f"trial={len(trials) + self.first_trial} and tell it with "
+                f"replaces={before.number + self.first_trial}"
+            )
         if result.rewards is None:
             now = "as a failure"
         elif result.rewards == before.rewards:
@@ -297,7 +306,7 @@ class Tells(Results[Params], Closing):
 
     def _warn_of_repeat(self, result: Result) -> None:
         """Warn of a repeat: of each failed point that has a reward now, else once for each kind."""
-        if (before := self._repeated(result)) is None:
+        if self._options.noisy or (before := self._repeated(result)) is None:
             return
         same = result.rewards == before.rewards
         if same not in self._warned_of or (before.state == "failed" and not same):

@@ -362,6 +362,21 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
+def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplog):
+    file = write(tmp_path, model="network", noisy=True)
+    (point,) = run(capsys, "ask", file)
+    (first,) = run(capsys, "tell", file, point["point"], "--reward", "5")
+    assert "warning" not in first
+    (second,) = run(capsys, "tell", file, point["point"], "--reward", "6")
+    assert "evaluation 2 of the point of trial #1" in second["warning"]
+    assert "withdraw trial=2 and tell it with replaces=1" in second["warning"]
+    assert main(["withdraw", file, "--trial", "2"]) == 0
+    capsys.readouterr()
+    (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "6")
+    assert (right["number"], right["reward"], "warning" in right) == (1, 6, False)
+    assert not [r for r in caplog.records if "evaluation 2" in r.message]  # of own loops nothing
+
+
 def test_a_search_becomes_noisy_at_any_time(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), '{"x": 1, "k": 2}'
     run(capsys, "tell", file, point, "--reward", "1")
