@@ -326,8 +326,6 @@ class _Loop:
         """Add the points of an answer; return the call if it is one."""
         reason = completion.finish_reason
         withheld = _WITHHELD.get(reason)
-        if withheld and not completion.text.strip():
-            raise Unusable(reason, withheld, completion.text)
         try:
             answer = question.read(completion.text)
         except ParseError as error:

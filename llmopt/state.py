@@ -332,8 +332,6 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
 
 def _without_trial(state: State, number: int, feedback: str) -> State:
     """Return the state without the result of a trial, which keeps its number."""
-    if number >= len(state.trials):
-        raise ValueError(f"trial {number} was withdrawn, of {len(state.trials)}")
     trial = state.trials[number]
     about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
@@ -428,8 +426,6 @@ def _result(trial: Trial[Any]) -> tuple[Any, ...]:
 
 
 def _corrected(state: State, event: Corrected) -> State:
-    if event.number >= len(state.trials):
-        raise ValueError(f"trial {event.number} was corrected, of {len(state.trials)}")
     before = state.trials[event.number]
     about = _proposed(before) | {
         "values": state.space.from_json_values(event.values),

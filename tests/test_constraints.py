@@ -49,6 +49,7 @@ class TestText:
             ("0 <= x - y < 3", (4.0, 2.0), (4.0, 1.0)),
             ("-x > -0.3", (0.2, 0.0), (0.3, 0.0)),
             ("x + x <= 0.6 * 1", (0.1 + 0.2, 0.0), (0.31, 0.0)),  # to rounding
+            ("x <= y".ljust(2000), (1.0, 1.0), (1.1, 1.0)),
         ],
     )
     def test_is_read(self, text, inside, outside):
@@ -83,6 +84,7 @@ class TestText:
             ("x <= " + "(" * 3000, "linear inequality"),
             ("(" * 900 + "x" + ")" * 900 + " < 1", "linear inequality"),
             ("x >= 11", "no point of the space"),
+            ("x <= y".ljust(2001), "2001 characters"),
             (3, "an int"),
         ],
     )

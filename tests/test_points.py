@@ -104,7 +104,7 @@ def test_how_many_points_an_answer_may_hold(options, most):
 
 def test_what_cannot_be_used_is_counted_and_the_rest_is_kept():
     optimizer, _ = make(["0.1 0.1 bad 0.3"])
-    tell(optimizer, 2)
+    assert ["Left out" in t.explanation for t in tell(optimizer, 2)] == [False, True]
     assert optimizer.usage.rejected == {"duplicate": 1, "unreadable": 1}
     assert optimizer.usage.requests == 1
     again, client = make(["0.5", "0.5 0.5", "0.6"])

@@ -175,6 +175,7 @@ def test_choices_of_different_types_are_different():
     space = Space({"c": Categorical(choices)})
     assert [space.key((c,)) for c in choices] == [(i,) for i in range(len(choices))]
     assert len(set(space.dimensions[0].labels)) == len(choices)
+    assert Categorical([object(), object()]).labels == ("<object object>", "<object object>#2")
     assert Space({"c": Categorical([1, "a"])}).flatten({"c": np.float32(1)}) == (1,)
     assert Space({"c": Categorical([0.1, "a"])}).flatten({"c": np.float32(0.1)}) == (0.1,)
     with pytest.raises(ParameterError):
@@ -191,6 +192,8 @@ def test_rounding_errors_of_float32_are_removed():
     for wrong in [(0.1001, 0, 1), (0, 0.305, 1), (0, 0, 0)]:
         with pytest.raises(ParameterError, match="nearest valid value is"):
             space.check(wrong)
+    narrow = Space.of(spaces.Box(-1, 1, (1,), np.float32))
+    assert repr(narrow.clip((-1e-60,))) == "(0.0,)"  # no negative zero
     wide = Space({"n": Int(-(2**63), 2**63)})
     assert wide.check((2**63 - 1,)) == wide.clip((2**63 - 1,)) == (2**63 - 1,)
 
