@@ -118,11 +118,17 @@ def read_result(
     parts: Mapping[str, float] = MappingProxyType({}),
     instead_of: Any = None,
     replaces: int | None = None,
+    beyond: bool = False,
     direction: Direction = "maximize",
     names: Sequence[str] = (),
 ) -> Result:
-    """Check the arguments of `LLMOptimizer.tell`, and return the result that they describe."""
-    values = _point(space, params)
+    """Check the arguments of `LLMOptimizer.tell`, and return the result that they describe.
+
+    A number may lie between two steps, and beyond its bound if it is `beyond`, or if the result
+    names the point or the trial whose place it takes.
+    """
+    beyond = beyond or instead_of is not None or replaces is not None
+    values = _point(space, params, beyond)
     rewards, trouble = _rewards(reward, objectives, names)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
@@ -169,16 +175,20 @@ def read_result(
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
         parts=_parts(parts),
-        instead_of=None if instead_of is None else _point(space, instead_of),
+        instead_of=None if instead_of is None else _point(space, instead_of, True),
         replaces=replaces,
     )
 
 
-def _point(space: Space, params: Any) -> tuple[Value, ...]:
-    """Return the values of a point, or raise `ParameterError` with the remedy for a unit."""
+def _point(space: Space, params: Any, beyond: bool) -> tuple[Value, ...]:
+    """Return the values of an evaluated point, or raise `ParameterError` with a remedy."""
     try:
-        return space.flatten(params)
+        return space.measured(params, beyond=beyond)
     except ParameterError as error:
+        if " is outside [" in str(error) and not beyond:
+            raise ParameterError(
+                f"{error}. If it was measured in place of a pending point, give that as instead_of="
+            ) from None
         given = params.values() if isinstance(params, Mapping) else ()
         texts = [v for v in given if isinstance(v, str) and f"={v!r} is of type" in str(error)]
         if not texts:

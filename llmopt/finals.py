@@ -54,7 +54,8 @@ class Finals:
         trials = optimizer.trials
         since = self._since(trials)
         before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
-        best = Merged(optimizer.space.key).of(before).ranked[: self._count]
+        ranked = Merged(optimizer.space.key).of(before).ranked
+        best = [t for t in ranked if optimizer.space.holds(t.values)][: self._count]
         return [best[i % len(best)] for i in range(since, self.most)] if best else []
 
     def _since(self, trials: Sequence[Trial[Any]]) -> int:

@@ -164,6 +164,7 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words |= {"samples": trial.samples, "parts": trial.parts}
     broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
+    words["beyond"] = trial.instead_of is not None
     return Row(space.named(trial.values), trial.reward, words)
 
 
@@ -176,6 +177,7 @@ def _of_study(study: Any) -> OtherSearch:
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
             words["parts"] = parts_of(trial.user_attrs)
+            words["beyond"] = note_of(trial.user_attrs, "instead_of") is not None
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)
@@ -278,7 +280,7 @@ def read_rows(
                 point = space.unflatten(trial.values)
                 results.append(check(point, row.reward, replaces=trial.number, parts=merged))
         else:
-            doubt = space.candidates.complaint(one.values) if space.candidates is not None else ""
+            doubt = doubt_of(space, one.values, moved=bool(words.get("beyond")))
             rows.append(ImportedRow(number, "taken", doubt))
             results.append(one)
     return results, tuple(rows)
@@ -308,7 +310,7 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
         try:
             if isinstance(value, str) and value not in choices:
                 value = dimension.parse(value)
-            value = dimension.check(value)
+            value = dimension.measured(value, beyond=bool(row.words.get("beyond")))
         except ParameterError as error:
             troubles[index] = error
         values.append(value)
@@ -316,7 +318,17 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
     for index, trouble in troubles.items():
         if there[index] is not ABSENT:  # what the point does not have is not looked at
             raise trouble
-    return space.check(there)
+    return there
+
+
+def doubt_of(space: Space, values: tuple[Value, ...], moved: bool) -> str:
+    """Say why an evaluated point could not have been proposed; else nothing.
+
+    Of one that was `moved` away from a proposed point, only numbers beyond a bound are named.
+    """
+    table = space.candidates
+    wrong = "" if table is None or moved else table.complaint(values)
+    return wrong or space.deviation(values, steps=not moved)
 
 
 def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:

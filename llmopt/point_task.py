@@ -220,7 +220,8 @@ class PointTask:
         if table is not None and not table.free:
             return table.left(self.seen) == 0
         seen = self.seen if self.fixed is None else self.fixed.seen(self.seen)
-        return len(seen) >= self._inside.cardinality
+        count = self._inside.cardinality
+        return len(seen) >= count and self._inside.tried(seen) >= count
 
     @property
     def choices_shown(self) -> bool:

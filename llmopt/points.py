@@ -106,7 +106,7 @@ def sample_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> t
             break
         values = space.sample(rng)
     else:
-        if len(seen) < space.cardinality < math.inf:
+        if space.cardinality < math.inf and space.tried(seen) < space.cardinality:
             values = _next_new(space, seen, rng)
     seen.add(space.key(values))
     return values

@@ -23,7 +23,7 @@ from llmopt.evaluations import (
 from llmopt.evaluations import read_result as checked_result
 from llmopt.events import Corrected, Told
 from llmopt.history import Kind, Params, Trial, without_withdrawn
-from llmopt.imports import ImportReport, notes_on, read_rows, read_source
+from llmopt.imports import ImportReport, doubt_of, notes_on, read_rows, read_source
 from llmopt.options import SearchOptions
 from llmopt.results import Results
 from llmopt.state import State
@@ -61,7 +61,9 @@ class Tells(Results[Params], Closing):
         """Record the reward of a point.
 
         A point that `ask` returned is matched by its values, in any order; any other
-        valid point is recorded as the user's own, with a warning if it is none of the candidates.
+        valid point is recorded as the user's own, with a warning if it is none of the candidates or
+        has a number between two steps. With `instead_of` or `replaces` a number may also lie
+        beyond its bound, with a warning: `best` may be such a point, and no proposal is one.
         NaN, infinity and ``None`` count as a failed evaluation.
 
         Args:
@@ -99,7 +101,8 @@ class Tells(Results[Params], Closing):
             The recorded trial.
 
         Raises:
-            ParameterError: The point is not in the space; the message names the parameter. Or
+            ParameterError: A value is of another kind, or beyond its bound without `instead_of` and
+                `replaces`; the message names the parameter. Or
                 `instead_of` is not pending, or there is no trial `replaces`, or another trial has
                 the point.
             RewardError: The reward is not a number, or not one for each objective; or
@@ -202,7 +205,7 @@ class Tells(Results[Params], Closing):
         """Check a failure, and return what `tell_failure` would record."""
         if isinstance(reason, BaseException):
             reason = described(reason)
-        return Result(self.space.flatten(params), None, str(reason))
+        return Result(self.space.measured(params), None, str(reason))
 
     def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
@@ -255,14 +258,14 @@ class Tells(Results[Params], Closing):
             )
 
     def doubt(self, trial: Trial[Any]) -> str:
-        """Say that a trial's point is none of the candidates, and which one is near; else nothing.
+        """Say why a trial's point could not have been proposed, and which is near; else nothing.
 
-        A point that was measured in place of a candidate is in no doubt.
+        Of a point that was measured in place of another one, only numbers beyond a bound are in
+        doubt.
         """
-        gone = trial.state == "withdrawn"
-        if self.space.candidates is None or trial.instead_of is not None or gone:
+        if trial.state == "withdrawn":
             return ""
-        wrong = self.space.candidates.complaint(trial.values)
+        wrong = doubt_of(self.space, trial.values, moved=trial.instead_of is not None)
         return wrong and (
             f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
             "mistake, record the right point with replaces="

@@ -74,7 +74,10 @@ def trials_of(
         pending: The points without a result.
         recorded: The trials as they were recorded, one for each measurement.
     """
-    distributions = dict(zip(space.names, map(_distribution, space.dimensions), strict=True))
+    distributions = {
+        name: _distribution(d, [trial.values[i] for trial in history.trials])
+        for i, (name, d) in enumerate(zip(space.names, space.dimensions, strict=True))
+    }
     table = space.candidates
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
@@ -98,6 +101,7 @@ def trials_of(
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
+            deviation=None if space.holds(trial.values) else space.deviation(trial.values),
             outside=(table is not None and table.complaint(trial.values) != "") or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
@@ -157,8 +161,11 @@ def frozen(
     )
 
 
-def _distribution(dimension: Any) -> BaseDistribution:
-    """Return the range of a parameter; a step is not stated, as Optuna takes no other values."""
+def _distribution(dimension: Any, values: Iterable[Any]) -> BaseDistribution:
+    """Return the range of a parameter, and of its measured values.
+
+    A step is not stated, as Optuna takes no other values.
+    """
     from optuna import distributions
 
     if isinstance(dimension, Categorical):
@@ -166,7 +173,8 @@ def _distribution(dimension: Any) -> BaseDistribution:
     kind: Any = distributions.FloatDistribution
     if not isinstance(dimension, Float):
         kind = distributions.IntDistribution
-    made: BaseDistribution = kind(dimension.low, dimension.high, log=dimension.log)
+    ends = [dimension.low, dimension.high, *(v for v in values if v is not ABSENT)]
+    made: BaseDistribution = kind(min(ends), max(ends), log=dimension.log)
     return made
 
 

@@ -364,7 +364,7 @@ class AnswerReader:
                 "",
             )
         if base is not None and not answer.stop:
-            given = {**dict(enumerate(base)), **given}
+            given = {**dict(enumerate(self.space.clip(base))), **given}  # it may be measured
         missing = self.space.missing(given)
         if missing or not given:
             reason = "no parameter values were found"
@@ -440,7 +440,7 @@ class Originals:
             return True
 
         for trial in self.history.trials[::-1]:
-            if equal(trial.values, self.lines, trial):
+            if equal(trial.values, self.lines, trial) and self.space.holds(trial.values):
                 return tuple(trial.values)
         return tuple(next((p for p in self.history.pending if equal(p, True)), point))
 

@@ -44,6 +44,7 @@ from llmopt.report_page.figures import (
     objectives_of,
     plotly_script,
 )
+from llmopt.space import Space
 from llmopt.to_optuna import PREFIX
 from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut, short
@@ -168,7 +169,7 @@ def page(
             few=LEAST_IMPORTANCE
             * (sum(_state_of(t) == "complete" for t in trials) < LEAST_IMPORTANCE),
             best=[row for row in rows if row["leads"]][:20],
-            ranges=[*_ranges(study), *_candidates(own)],
+            ranges=[*_ranges(study, own), *_candidates(own)],
             usage=_spent(usage),
             sources=[(row, n) for row, n in Counter(filter(None, map(_who, trials))).most_common()],
             rejected=[(clean(reason), n) for reason, n in usage.rejected.items()],
@@ -279,7 +280,7 @@ def _rows(
         facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
         facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
-        facts.append(violations_in_words(broken))
+        facts += [text_of(note_of(attrs, "deviation")), violations_in_words(broken)]
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
@@ -365,15 +366,22 @@ def _is_given(trial: Any) -> bool:
     return kind == "imported" or source == "user"
 
 
-def _ranges(study: Study) -> list[tuple[str, str]]:
-    """Return the parameters with their ranges, as the last trial that has them states them."""
+def _ranges(study: Study, own: Any) -> list[tuple[str, str]]:
+    """Return the parameters with their ranges, as the last trial that has them states them.
+
+    Those of a search hold for its proposals: a measured value may lie beyond.
+    """
     ranges: dict[str, str] = {}
+    space, proposed = getattr(own, "space", None), dict[str, Any]()
+    if isinstance(space, Space):
+        proposed.update(zip(space.names, space.dimensions, strict=True))
     for trial in study.get_trials(deepcopy=False):
         distributions: dict[str, Any] = trial.distributions
         for name, d in distributions.items():
             if hasattr(d, "choices"):
                 text = "one of " + ", ".join(str(c) for c in d.choices)
             else:
+                d = proposed.get(name, d)
                 kind = ", whole" * type(d).__name__.startswith("Int") + ", logarithmic" * d.log
                 text = f"{d.low:.6g} to {d.high:.6g}{kind}"
             ranges[name] = text

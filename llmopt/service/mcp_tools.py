@@ -340,7 +340,7 @@ class SearchFolder:
                 evaluation, for the Python of a model that computes.
             parts: Named numbers that the reward is made of: {"yield": 78.8, "waste": 1.0}.
             instead_of: The pending point that `params` was measured in place of; `params` may omit
-                what is equal.
+                what is equal, and may then have a number beyond its range.
             replaces: Number, from 1, of a trial whose result was wrong: it gets this one.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}

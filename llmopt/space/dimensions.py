@@ -3,7 +3,8 @@
 A dimension is immutable and does all arithmetic with single values; `bound` gives it its name.
 ``check`` refuses a value that ``clip`` would move. ``format`` and ``parse`` are its text, ``draw``
 takes a random number and ``decode`` a point of [0, 1], ``value`` and ``place`` count its values,
-``key`` identifies one, and ``code`` and ``restore`` are for JSON.
+``key`` identifies one, and ``code`` and ``restore`` are for JSON. ``measured`` takes what ``check``
+refuses as the value of a proposal, and an experiment may have had; ``holds`` tells the two apart.
 """
 
 from __future__ import annotations
@@ -173,6 +174,14 @@ class Categorical(BaseDimension):
         return self.choices[self.code(value)]
 
     clip = check
+
+    def measured(self, value: Value, beyond: bool = True) -> Hashable:
+        """Return a choice in exact form, as `check` does: none lies between or beyond others."""
+        return self.check(value)
+
+    def holds(self, value: Value) -> bool:
+        """Whether a choice is one of the dimension: always."""
+        return True
 
     def value(self, k: int) -> Hashable:
         """Return choice number `k`."""

@@ -76,7 +76,9 @@ class Fixed:
     def read(cls, space: Space, line: Mapping[str, Any], words: str = "") -> Fixed:
         """Return what `to_json` wrote."""
         values = {
-            space.place[n]: space.dimensions[space.place[n]].restore(v) for n, v in line.items()
+            space.place[n]: d.check(d.restore(v))
+            for n, v in line.items()
+            for d in (space.dimensions[space.place[n]],)
         }
         return cls(space, values, words)
 

@@ -175,7 +175,33 @@ class _Number(BaseDimension):
             f"`{self._name}`={number!r} {what}; the nearest valid value is {nearest!r}"
         )
 
-    restore = check
+    def measured(self, value: Value, beyond: bool = True) -> Any:
+        """Return a value that was measured in exact form, or raise `ParameterError`.
+
+        It may lie between two steps and, if `beyond`, beyond a bound.
+        """
+        try:
+            return self.check(value)
+        except ParameterError:
+            number, whole = as_number(value), isinstance(self, Int)
+            most = _INT_LIMIT if whole else float(np.finfo(self.narrow or np.float64).max)
+            if number is None or not -most <= number <= most or (whole and number % 1):
+                raise
+            if (self.log and number <= 0) or not (beyond or self.low <= number <= self.high):
+                raise
+        if whole:
+            return int(number)
+        return float(number if self.narrow is None else self.narrow.type(number)) + 0.0
+
+    def restore(self, code: Any) -> Any:
+        """Return the number of a code, unchecked."""
+        return code
+
+    def holds(self, value: Value) -> bool:
+        """Whether a number lies within the bounds and on a step."""
+        if not self.low <= value <= self.high:
+            return False
+        return not self.step or bool(self.value(self.place(value)) == value)
 
     def clip(self, value: Value) -> Any:
         """Return the valid value nearest to a number."""
@@ -238,7 +264,9 @@ class _Number(BaseDimension):
         """Return the text of a value."""
         if isinstance(self, Int):
             return str(int(value))
-        if self.decimals is not None:
+        if (self.step or not self.span) and not self.holds(value):
+            text = f"{value:.9g}"
+        elif self.decimals is not None:
             text = f"{value:.{self.decimals}f}"
         else:
             text = f"{value:.{self._digits}g}"

@@ -28,7 +28,7 @@ from llmopt.space.numeric import MAX_DECIMALS
 from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
-from llmopt.util.text import a_type, cut
+from llmopt.util.text import a_type, cut, short
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
 _DRAWS = 1000  # random points in a row that may break the constraints
@@ -326,9 +326,46 @@ class Space:
         """
         return self.check(self._form.read(params))
 
+    def measured(self, params: Any, *, beyond: bool = False) -> tuple[Value, ...]:
+        """Check the parameters of an evaluated point, and return them flat.
+
+        Unlike a point that is proposed, it may have numbers between two steps and, if `beyond`,
+        beyond a bound: a dial may overshoot.
+
+        Raises:
+            ParameterError: As for `flatten`, or the type of a Gymnasium space cannot hold a number.
+        """
+        values = self._checked(self._form.read(params), lambda d, v: d.measured(v, beyond))
+        try:
+            self._form.build(iter(values))
+        except OverflowError as error:
+            raise ParameterError(f"{short(params)}: {error}") from None
+        return values
+
     def unflatten(self, values: Sequence[Value]) -> Any:
-        """Return a flat point in the user's form, as a new object, or raise `ParameterError`."""
-        return self._form.build(iter(self.check(values)))
+        """Return a flat point, proposed or measured, in the user's form, as a new object.
+
+        Raises:
+            ParameterError: It is not a point of this form.
+        """
+        return self._form.build(iter(self._checked(values, lambda d, v: d.measured(v))))
+
+    def holds(self, values: Sequence[Value]) -> bool:
+        """Whether all numbers of an exact flat point lie within their bounds and on their steps."""
+        return all(v is ABSENT or d.holds(v) for d, v in zip(self.dimensions, values, strict=True))
+
+    def deviation(self, values: Sequence[Value], steps: bool = True) -> str:
+        """Say which numbers of a flat point miss a bound, or a step if `steps`; else nothing."""
+        found = []
+        for dimension, value in zip(self.dimensions, values, strict=True):
+            if value is ABSENT or isinstance(dimension, Categorical):
+                continue
+            if steps or not dimension.low <= value <= dimension.high:
+                try:
+                    dimension.check(value)
+                except ParameterError as error:
+                    found.append(str(error))
+        return cut("; ".join(found), 1000)
 
     def labelled(self, values: Sequence[Value]) -> Any:
         """Return a flat point in the user's form with the names of choices; `flatten` reads it."""
@@ -350,7 +387,12 @@ class Space:
         Raises:
             ParameterError: See `flatten`.
         """
-        point = self._settle(self._each(values), lambda d, value: d.check(value))
+        return self._checked(values, lambda d, value: d.check(value))
+
+    def _checked(
+        self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value]
+    ) -> tuple[Value, ...]:
+        point = self._settle(self._each(values), exact)
         if lacking := self.missing(dict(enumerate(point))):
             name, needed = self.names[lacking[0]], self.condition(lacking[0])
             why = f", which a point has {needed}" if needed else ""
@@ -393,8 +435,13 @@ class Space:
 
     def active(self, index: int, values: Sequence[Value]) -> bool | None:
         """Whether the values of others make a parameter active; ``None`` if unknown."""
-        rule = self._rules.get(index)
-        return True if rule is None else rule.active(lambda name: values[self.place[name]])
+        if (rule := self._rules.get(index)) is None:
+            return True
+
+        def near(name: str) -> Value:  # of a measured value the nearest that can be proposed
+            return tame(self._by_name[name], values[self.place[name]])
+
+        return bool(rule.active(near))
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point, by positions, still needs."""
@@ -510,8 +557,9 @@ class Space:
     def encode(self, values: Sequence[Value]) -> np.ndarray:
         """Return a flat point as ``(len(self),)`` numbers in [0, 1].
 
-        Numbers are scaled by their bounds, in log scale on a log dimension; a choice is its index
-        over the last index. A dimension with a single value gives 0, an inactive one 0.5.
+        Numbers are scaled by their bounds, in log scale on a log dimension, and clipped; a choice
+        is its index over the last index. A dimension with a single value gives 0, an inactive one
+        0.5.
 
         Raises:
             ParameterError: The number of values is wrong, or a choice is unknown.
@@ -524,8 +572,9 @@ class Space:
         numbers = np.array(present, dtype=float)
         if self._log_at.size:
             numbers[self._log_at] = np.log(numbers[self._log_at])
-        numbers -= self._offset
-        numbers /= self._span
+        with np.errstate(over="ignore"):  # a measured number may lie far beyond its bound
+            numbers -= self._offset
+            numbers /= self._span
         numbers[lacking] = 0.5
         return numbers.clip(0.0, 1.0, out=numbers)
 
@@ -548,6 +597,7 @@ class Space:
 
         It is 0 for a continuous, fixed or inactive dimension and for a choice, which has no steps.
         """
+        values = self.clip(values)  # one that was measured may miss a step
         here, gaps = self.encode(values), np.zeros(len(self))
         for sign in (-1, 1):
             moved = [
@@ -564,6 +614,12 @@ class Space:
             return tuple(values)
         pairs = zip(self.dimensions, self.conform(values), strict=True)
         return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
+
+    def tried(self, keys: Iterable[Hashable]) -> int:
+        """Return how many keys are of points that can be proposed: `holds` of them is true."""
+        if all(isinstance(d, Categorical) for d in self.dimensions):
+            return len(list(keys))
+        return sum(self.holds(key) for key in keys)  # type: ignore[arg-type]
 
     # Storage ------------------------------------------------------------------------
 
@@ -616,8 +672,19 @@ class Space:
         pairs = zip(self.dimensions, self._each(values), strict=True)
         return [None if v is ABSENT else d.code(v) for d, v in pairs]
 
-    def from_json_values(self, values: Sequence[float | int | None]) -> tuple[Value, ...]:
-        """Return the flat point that `to_json_values` wrote, or raise a `ParameterError`."""
+    def from_json_values(
+        self,
+        values: Sequence[float | int | None],
+        measured: bool = False,
+        beyond: bool = False,
+    ) -> tuple[Value, ...]:
+        """Return the flat point that `to_json_values` wrote, checked as a proposed one.
+
+        Raises:
+            ParameterError: As for `flatten` or, if the point was measured, as for `measured`.
+        """
         pairs = zip(self.dimensions, self._each(values), strict=True)
         restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
-        return self.check(restored) if self.conditional else tuple(restored)
+        if not measured:
+            return self.check(restored)
+        return self._checked(restored, lambda d, value: d.measured(value, beyond))

@@ -1,0 +1,187 @@
+"""Experiments that do not obey: what was measured misses a step, or lies beyond a bound."""
+
+import json
+import math
+
+import pytest
+
+from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
+from llmopt.cli import main
+from llmopt.errors import ParameterError, StorageError
+from llmopt.finals import Finals
+from llmopt.views import on_bounds
+
+SPACE = {
+    "temp": Float(20, 80, step=5),
+    "cycles": Int(1, 10),
+    "acid": Float(1e-4, 1e-1, log=True),
+    "base": Categorical(["KOH", "Et3N"]),
+}
+ANSWER = "temp: 80, cycles: 3, acid: 0.01, base: KOH"
+SET = {"temp": 81.3, "cycles": 12, "acid": 0.25, "base": "KOH"}
+
+
+def make(answers=(ANSWER,), space=SPACE, **options):
+    client = ScriptedClient(list(answers), cycle=True)
+    options = {"warmup": 0, "seed": 0, "prompt": "words", "compute": False, **options}
+    return LLMOptimizer(space, client, **options)
+
+
+def overshot(**options):
+    """Return a search of which the first point could not be set."""
+    optimizer = make(**options)
+    optimizer.tell(SET, 5.0, instead_of=optimizer.ask())
+    return optimizer
+
+
+def test_a_point_in_place_of_an_asked_one_is_what_was_set(tmp_path, caplog):
+    path = tmp_path / "s.jsonl"
+    optimizer = overshot(storage=path)
+    assert "`temp`=81.3 is outside [20.0, 80.0]" in caplog.text
+    assert (optimizer.best.params, optimizer.best.source) == (SET, "llm")
+    optimizer.tell({**SET, "temp": 81.4}, 6.0, replaces=0)
+    optimizer.close()
+    resumed = make(storage=path)
+    assert resumed.best.params == {**SET, "temp": 81.4}
+    assert resumed.best.instead_of == resumed.space.flatten(
+        {**SET, "temp": 80, "cycles": 3, "acid": 0.01}
+    )
+    with pytest.raises(ParameterError):  # proposals obey
+        resumed.enqueue({**SET, "temp": 81.4})
+    with pytest.raises(ParameterError):
+        resumed.ask(fixed={"temp": 81.4})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cycles": 1.5}, {"acid": -1.0}, {"temp": math.inf}, {"base": "NaOH"}, {"temp": "8"}]
+)
+def test_a_value_of_another_kind_is_refused(wrong):
+    optimizer = overshot()
+    with pytest.raises(ParameterError):
+        optimizer.tell({**SET, **wrong}, 1.0, replaces=0)
+
+
+def test_a_point_that_nobody_asked_for_may_miss_a_step_and_no_bound(caplog):
+    optimizer = make()
+    own = {"temp": 77.5, "cycles": 3, "acid": 0.01, "base": "KOH"}
+    optimizer.tell(own, 1.0)
+    assert optimizer.best.params == own
+    assert caplog.text.count("`temp`=77.5 is not a whole number of steps of 5.0") == 1
+    with pytest.raises(ParameterError, match=r"80\.0\. If it was measured .* instead_of="):
+        optimizer.tell({**own, "temp": 81.3}, 1.0)
+    report = optimizer.import_trials(
+        [{**own, "temp": 33, "reward": 2.0}, {**own, "temp": 813, "reward": 9.0}]
+    )
+    assert report.counts == {"taken": 1, "refused": 1}
+    assert "is not a whole number of steps" in report.rows[0].reason
+    assert "`temp`=813 is outside" in report.rows[1].reason
+
+
+def test_a_trial_beyond_a_bound_is_imported_from_another_search(tmp_path):
+    path = tmp_path / "s.jsonl"
+    first = overshot(storage=path)
+    first.close()
+    for source in (path, first.to_optuna()):
+        optimizer = make()
+        assert optimizer.import_trials(source).counts == {"taken": 1}
+        assert optimizer.best.params == SET
+        assert optimizer.import_trials(source).counts == {"known": 1}
+
+
+def test_a_file_may_not_propose_beyond_the_range(tmp_path):
+    path = tmp_path / "s.jsonl"
+    optimizer = make(storage=path)
+    optimizer.ask()
+    optimizer.close()
+    path.write_text(path.read_text().replace('"values":[80.0,', '"values":[81.3,'))
+    with pytest.raises(StorageError, match=r"81\.3"):
+        make(storage=path)
+
+
+def test_prompts_show_what_was_set_and_start_from_what_can_be():
+    change = "Start from: #1\nProposal:\nbase: Et3N"
+    optimizer = make([ANSWER, change])
+    optimizer.tell(SET, 5.0, instead_of=optimizer.ask())
+    assert optimizer.ask() == {"temp": 80, "cycles": 10, "acid": 0.1, "base": "Et3N"}
+    (_, request) = optimizer.client.requests
+    row = "#1 | 5 | 81.3 | 12 | 0.25 | KOH | new (measured in place of your point)"
+    assert row in request.text
+
+
+def test_all_points_of_a_small_space_are_found_beside_one_that_is_none():
+    optimizer = LLMOptimizer({"t": Float(0, 30, step=10)}, "network", seed=0, warmup=1)
+    for t in (1.0, 2.0, 12.0, 17.0):
+        optimizer.tell({"t": t}, t)
+    assert sorted(optimizer.ask()["t"] for _ in range(4)) == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize("partner", [None, "cma"])
+def test_numeric_methods_learn_from_it(partner):
+    space = {name: SPACE[name] for name in ("temp", "cycles", "acid")}
+    optimizer = LLMOptimizer(space, "network", partner=partner, warmup=1, seed=0)
+    for number in range(12):
+        asked = optimizer.ask()
+        assert optimizer.space.holds(optimizer.space.flatten(asked))
+        measured = {**asked, "temp": 81.3 + number / 10, "acid": 1e300}
+        optimizer.tell(measured, float(number), instead_of=asked)
+    values = optimizer.trials[-1].values
+    assert list(optimizer.space.encode(values))[::2] == [1.0, 1.0]
+    assert optimizer.space.steps(values)[0] == pytest.approx(1 / 12)
+    assert not any("temp" in end for end in on_bounds(optimizer.space, values))
+
+
+def test_it_is_not_measured_again_by_llmopt():
+    optimizer = overshot(noisy=True)
+    optimizer.tell({"temp": 20, "cycles": 1, "acid": 0.01, "base": "KOH"}, 1.0)
+    planned = Finals(1, 10).plan(optimizer)
+    assert {trial.params["temp"] for trial in planned} == {20}
+
+
+def test_a_condition_is_judged_by_the_nearest_value_that_can_be_set():
+    space = {"t": Float(0, 80, step=5), "hold": Int(1, 9, when={"t": (">=", 80)})}
+    optimizer = make(["t: 80, hold: 4", "t: 75"], space)
+    optimizer.tell({"t": 81.3, "hold": 4}, 1.0, instead_of=optimizer.ask())
+    assert optimizer.best.params == {"t": 81.3, "hold": 4}
+    assert optimizer.space.flatten({"t": 75}) == optimizer.space.flatten(optimizer.ask())
+    equal = Space({"t": Int(0, 8), "hold": Int(1, 9, when={"t": 8})})
+    assert equal.measured({"t": 9, "hold": 4}, beyond=True) == (9, 4)
+
+
+def test_a_study_and_the_page_have_it():
+    pytest.importorskip("plotly")
+    optimizer = overshot()
+    study = optimizer.to_optuna()
+    assert study.best_params == SET
+    assert study.trials[0].distributions["temp"].high == 81.3
+    from llmopt.report_page.page import page
+
+    shown = page(optimizer)
+    assert "81.3" in shown
+    assert "20 to 80<" in shown
+    assert "is outside [20.0, 80.0]" in shown
+
+
+def test_it_is_recorded_from_the_shell(tmp_path, capsys):
+    file = tmp_path / "reaction.json"
+    space = {
+        "temp": {"type": "number", "minimum": 20, "maximum": 80, "multipleOf": 5},
+        "eq": {"type": "integer", "minimum": 1, "maximum": 9},
+    }
+    file.write_text(json.dumps({"space": space, "direction": "maximize", "model": "network"}))
+
+    def run(*words):
+        code = main(list(map(str, words)))
+        out, err = capsys.readouterr()
+        return code, [json.loads(line) for line in out.splitlines()], err
+
+    _, (asked,), _ = run("ask", file)
+    _, (trial,), _ = run("tell", file, '{"temp": 81.3}', "--instead-of", "p1", "--reward", "7")
+    assert trial["params"] == {**asked["params"], "temp": 81.3}
+    assert "is outside [20.0, 80.0]" in trial["warning"]
+    _, (corrected,), _ = run("tell", file, "--replaces", "1", "--reward", "8")
+    assert corrected["params"] == trial["params"]
+    _, (shown,), _ = run("status", file, "--trials")
+    assert shown["params"]["temp"] == 81.3
+    code, _, err = run("tell", file, '{"temp": 813, "eq": 1}', "--reward", "9")
+    assert code == 2
+    assert "instead_of" in err
