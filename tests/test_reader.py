@@ -296,6 +296,19 @@ def test_a_complaint_says_why(text, reason):
     assert caught.value.raw == NOTES + text
 
 
+@pytest.mark.parametrize(
+    ("count", "form"),
+    [
+        (4, "a: <value>, b: <value>, c: <value>, d: <value>"),
+        (5, "a: <value>, b: <value>, …, e: <value>"),
+    ],
+)
+def test_a_complaint_shows_the_form_of_a_few_values(count, form):
+    space = Space({name: Float(0.0, 1.0) for name in "abcde"[:count]})
+    with pytest.raises(ParseError, match=re.escape(f"all {count} values as `{form}`")):
+        parse_parameters("I cannot.", space)
+
+
 def test_several_points_and_the_end():
     text = (
         f"{NOTES}Start from: #1\nProposal 1: x: 5\n\nHypothesis: i.\nStart from: #2\nProposal 2: "

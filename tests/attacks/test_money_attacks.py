@@ -8,7 +8,10 @@ import pytest
 
 from llmopt import Float, LLMOptimizer, ScriptedClient
 from llmopt.caps import Limits
+from llmopt.client import Completion, Message, Reply, Request
 from llmopt.errors import BudgetExceededError
+from llmopt.events import Called
+from llmopt.model_calls import MemoryLedger, ModelCalls
 
 SPACE = {"x": Float(-5, 5)}
 
@@ -64,3 +67,16 @@ def test_caps_hold_through_kills_in_a_request(tmp_path):
     optimizer = made(ScriptedClient([]), path)
     assert optimizer.usage.requests == optimizer.usage.failed_requests == 3
     optimizer.close()
+
+
+def test_a_call_in_doubt_costs_the_most_that_it_can_when_another_follows():
+    ledger, client = (
+        MemoryLedger(),
+        ScriptedClient([Reply((Completion("x: 1"),), "m", 9, 0, 4, cost=0.5)]),
+    )
+    ledger.append(Called("another request", most=0.25))
+    model = ModelCalls(client, ledger)
+    model.scope(base=0).complete(Request((Message("user", "x?"),)))
+    usage = model.usage
+    assert (usage.requests, usage.failed_requests) == (2, 1)
+    assert (usage.cost, usage.estimated, usage.unpriced) == (0.75, 1, 0)
