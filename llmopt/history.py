@@ -121,7 +121,7 @@ class Trial(Generic[Params]):
         parts: Named parts of the reward, or other numbers beside it, if recorded.
         instead_of: Flat values of the asked point that it was measured in place of, if any.
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
-        old_rewards: The rewards before its last correction, or before it was withdrawn, if any.
+        old_rewards: The rewards before each correction, oldest first, and before it was withdrawn.
         asked: See `Proposal`.
         measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
             those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
@@ -150,7 +150,7 @@ class Trial(Generic[Params]):
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     instead_of: tuple[Value, ...] | None = None
     corrected: int = 0
-    old_rewards: tuple[float, ...] | None = None
+    old_rewards: tuple[tuple[float, ...], ...] = ()
     asked: int = field(default=0, compare=False)
     measurements: tuple[int, ...] = field(default=(), compare=False)
 

@@ -337,10 +337,16 @@ def _without_trial(state: State, number: int, feedback: str) -> State:
     trial = state.trials[number]
     about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
-    about |= {"rewards": None, "old_rewards": trial.rewards}
+    about |= {"rewards": None, "old_rewards": _old_rewards(trial)}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
     trials = (*state.trials[:number], gone, *state.trials[number + 1 :])
     return replace(state, trials=trials, stop=None)
+
+
+def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
+    """Return the rewards that a trial has had, if it gets others now."""
+    now = () if trial.rewards is None else (trial.rewards,)
+    return trial.old_rewards if now == trial.old_rewards[-1:] else trial.old_rewards + now
 
 
 def _proposed(trial: Trial[Any]) -> Json:
@@ -433,7 +439,7 @@ def _corrected(state: State, event: Corrected) -> State:
     about = _proposed(before) | {
         "values": state.space.from_json_values(event.values, measured=True, beyond=True),
         "corrected": before.corrected + 1,
-        "old_rewards": before.rewards or before.old_rewards,
+        "old_rewards": _old_rewards(before),
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
     if _result(trial) == _result(before):  # only its parts are others: nothing was wrong

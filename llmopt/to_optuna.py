@@ -96,7 +96,7 @@ def trials_of(
             evaluations=trial.evaluations if trial.evaluations > 1 else None,
             parts=dict(trial.parts) or None,
             corrected=wrong.corrected or None,
-            old_values=wrong.old_rewards and list(wrong.old_rewards),
+            old_values=list(map(list, wrong.old_rewards)) or None,
             new_values=list(wrong.rewards) if wrong.corrected and wrong.rewards else None,
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),

@@ -168,7 +168,7 @@ def test_the_latest_trial_never_happened_and_keeps_its_number(tmp_path):
     optimizer = words(storage=tmp_path / "s.jsonl")
     assert [t.params["t"] for t in optimizer.trials] == [10.0, 20.0, 30.0]
     assert (optimizer.trials[1].old_rewards, optimizer.trials[1].feedback) == (
-        (20.0,), "wrong bottle"
+        ((20.0,),), "wrong bottle"
     )  # fmt: skip
     assert optimizer.trials[2].data["curve"] == [2.0]
     assert optimizer.best.number == 0

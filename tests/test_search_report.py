@@ -347,3 +347,19 @@ def test_what_is_no_search_is_left_as_it_is(tmp_path, monkeypatch, source):
     with pytest.raises(StorageError):
         llmopt.report(source)
     assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_page_and_status_show_every_result_before_a_correction(tmp_path):
+    with LLMOptimizer({"x": Float(0, 1)}, "network", storage=tmp_path / "s.jsonl") as search:
+        search.tell({"x": 0.5}, 1.0)
+        for reward in (2.0, 3.0):
+            search.tell({"x": 0.5}, reward, replaces=0)
+        search.tell({"x": 0.6}, 3.0, replaces=0)  # the point alone was wrong
+        assert "corrected: 1 → 2 → 3<" in search.report(tmp_path / "page.html").read_text()
+        best = status(search)["best"]
+        assert (best["corrected"], best["old_reward"], best["old_rewards"]) == (3, 3, [1, 2, 3])
+        search.tell({"x": 0.6}, 4.0, replaces=0)
+        assert search.trials[0].old_rewards == ((1.0,), (2.0,), (3.0,))
+        search.withdraw(trial=0)
+        assert search.trials[0].old_rewards == ((1.0,), (2.0,), (3.0,), (4.0,))
+        assert ">4</" in search.report(tmp_path / "page.html").read_text()

@@ -284,8 +284,10 @@ def _rows(
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
-        old, new = (_numbers(note_of(attrs, name)) for name in ("old_values", "new_values"))
-        change = f": {', '.join(old)} → {', '.join(new)}" if new and old else ""
+        before, new = note_of(attrs, "old_values"), _numbers(note_of(attrs, "new_values"))
+        old = list(map(_numbers, before)) if isinstance(before, list) else []
+        earlier = old[:-1] if old[-1:] == [new] else old
+        change = ": " + " → ".join(map(", ".join, [*earlier, new])) if new and earlier else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
@@ -296,10 +298,10 @@ def _rows(
             "label": f"#{trial.number + 1}" if numbered else f"trial {trial.number}",
             "state": state,
             "leads": trial.number in leading,
-            "values": old if state == "withdrawn" else values,
+            "values": (old or [[]])[-1] if state == "withdrawn" else values,
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
-            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change * (old != new)}",
+            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change}",
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(*pair) for pair in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,

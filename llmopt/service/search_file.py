@@ -250,6 +250,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
             return dict(zip(metrics, rewards, strict=True))
         return rewards[0] if rewards and len(rewards) == 1 else plain(rewards)
 
+    old = () if len(trial.measurements) > 1 else trial.old_rewards
     found = {
         "number": trial.number + 1,  # as the prompts and the answers count
         "evaluations": trial.evaluations if trial.measurements else None,
@@ -264,7 +265,8 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "constraint_violation": trial.constraint_violation or None,
         "parts": dict(trial.parts) or None,
         "corrected": trial.corrected or None,
-        "old_reward": None if len(trial.measurements) > 1 else by_name(trial.old_rewards),
+        "old_reward": by_name(old[-1]) if old else None,
+        "old_rewards": [by_name(each) for each in old] if len(old) > 1 else None,
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
         "warning": optimizer.doubt(trial) or None,
