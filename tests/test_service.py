@@ -377,6 +377,15 @@ def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplo
     assert not [r for r in caplog.records if "evaluation 2" in r.message]  # of own loops nothing
 
 
+def test_the_best_of_repeated_points_has_its_number_in_prompts_and_report(tmp_path, capsys):
+    file = write(tmp_path, model="network", noisy=True, direction="maximize")
+    for x, reward in ((1, "70"), (1, "71"), (2, "90")):
+        run(capsys, "tell", file, json.dumps({"x": x, "k": 2}), "--reward", reward)
+    assert main(["status", file]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["number"], best["label"]) == (3, "#2")
+
+
 def test_a_search_becomes_noisy_at_any_time(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), '{"x": 1, "k": 2}'
     run(capsys, "tell", file, point, "--reward", "1")
@@ -491,6 +500,7 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     assert (right["reward"], right["old_reward"]) == (62, 60)
     assert main(["status", file]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["number"], best["measurements"], best["label"]) == (1, [1, 2], "#1")
     pooled = math.sqrt((0.1**2 / 2 + 2**2 / 2) / 2 / 2)  # of both points, 2 repeats each
     assert best["stderr"] == pytest.approx(pooled)
     assert main(["status", file, "--csv"]) == 0

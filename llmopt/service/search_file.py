@@ -252,7 +252,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
 
     old = () if len(trial.measurements) > 1 else trial.old_rewards
     found = {
-        "number": trial.number + 1,  # as the prompts and the answers count
+        "number": trial.number + 1,  # in the order of recording
         "evaluations": trial.evaluations if trial.measurements else None,
         "measurements": [n + 1 for n in trial.measurements] if trial.evaluations > 1 else None,
         "point": f"p{trial.asked}" if trial.asked else None,
@@ -321,7 +321,9 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
         if trial is None:
             return None
-        return of_trial(optimizer, replace(trial.recorded, stderr=history.stderr(trial)))
+        found = of_trial(optimizer, replace(trial.recorded, stderr=history.stderr(trial)))
+        # Prompts and reports count points, and `number` counts trials.
+        return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
 
     if len(history.directions) == 1:
         return {"best": shown(history.best)}
