@@ -5,28 +5,29 @@ from __future__ import annotations
 import ast
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
+import numpy as np
+
 from llmopt._version import __version__
-from llmopt.client.base import PROMPT_VERSION, client_name
+from llmopt.client.base import PROMPT_VERSION
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import (
     BudgetExceededError,
-    ClientError,
     ParameterError,
     SearchStopped,
     warn_user,
 )
 from llmopt.events import Asked, Queued, Started, Withdrawn
-from llmopt.history import History, Params, Proposal, without_withdrawn
+from llmopt.history import Params, Proposal, without_withdrawn
 from llmopt.journal import FORMAT
 from llmopt.model_calls import Scope, Stale
 from llmopt.options import options_to_store
 from llmopt.partners import propose_in_turns
 from llmopt.partners.turns import Partner
-from llmopt.point_task import Asking, fill
+from llmopt.point_task import Asking
 from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
@@ -43,6 +44,33 @@ logger = logging.getLogger(__name__)
 
 _REASON = 1000  # characters of why a search ended
 _CLOSED = "the program closed"
+
+
+@dataclass
+class _Draft:
+    """The points of an ask that is not recorded yet.
+
+    Attributes:
+        base: The state that it began from.
+        scope: Its calls.
+        rng: Its source of randomness.
+        seen: Keys of the points not to propose again; grows.
+        outcome: Its points.
+        completed: How many points with some parameters got the others.
+    """
+
+    base: State
+    scope: Scope
+    rng: np.random.Generator
+    seen: set[Hashable]
+    outcome: Outcome = field(default_factory=Outcome)
+    completed: int = 0
+
+
+def _others(state: State, fixed: Fixed | None) -> list[int]:
+    """Return the places of the queued points that have other values than the fixed ones."""
+    queue = enumerate(state.queue)
+    return [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
 
 
 class Asks(Tells[Params]):
@@ -156,13 +184,13 @@ class Asks(Tells[Params]):
             StorageError: The storage file could not be written; call again once it can.
         """
         count = 1 if n is None else whole_number("n", n, 1, MOST_POINTS)
-        proposals, warned = self.propose(count, fixed)
+        proposals, warned = self.ask_proposals(count, fixed)
         for text in warned:
             warn_user(text)
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
-    def propose(
+    def ask_proposals(
         self, n: int, fixed: Mapping[str, Any] | None = None
     ) -> tuple[list[Proposal], list[str]]:
         """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
@@ -174,7 +202,7 @@ class Asks(Tells[Params]):
         try:
             with self._ask_lock:
                 self._journal.write_start()
-                proposals, warned = self._propose(n, kept)
+                proposals, warned = self._ask(n, kept)
         except SearchStopped as stopped:
             if self._callbacks is not None:
                 self._callbacks.reason = str(stopped)
@@ -188,10 +216,10 @@ class Asks(Tells[Params]):
                 self._callbacks.notify("asked", proposal)
         return proposals, warned
 
-    def _propose(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
+    def _ask(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
-        ready = sum(fixed is None or fixed.keeps(p.values) for p in now.queue)
+        ready = len(now.queue) - len(_others(now, fixed))
         table = (self.space if fixed is None else fixed.inside).candidates
         if table is not None and not (table.free or self._options.noisy):
             left = table.left(now.keys) + ready
@@ -208,11 +236,10 @@ class Asks(Tells[Params]):
         interrupted = None if ready >= n else now.interrupted
         base = self._note_facts(now).count if interrupted is None else interrupted
         try:
-            made = self._make(n, base, fixed, repeats=interrupted is not None)
+            draft = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
-            base = self._journal.state.count
-            made = self._make(n, base, fixed, repeats=False)
-        return self._settle(n, fixed, *made)
+            draft = self._make(n, self._journal.state.count, fixed, repeats=False)
+        return self._settle(n, fixed, draft)
 
     def _note_facts(self, state: State) -> State:
         """Store the model's facts again if an answer changed them, such as a refused schema."""
@@ -222,110 +249,78 @@ class Asks(Tells[Params]):
         self._asking = replace(self._asking, facts=facts)
         return self._journal.append(self.started())
 
-    def _make(
-        self, n: int, base: int, fixed: Fixed | None, *, repeats: bool
-    ) -> tuple[State, int, Outcome, Scope, Any, list[str]]:
+    def _make(self, n: int, base: int, fixed: Fixed | None, *, repeats: bool) -> _Draft:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
-        state = self._journal.state_at(base)
-        table = self.space.candidates
-        scope, rng, seen = self._model.scope(base, repeats=repeats), state.generator, state.keys
-        warned: list[str] = []
-        ready = sum(fixed is None or fixed.keeps(p.values) for p in state.queue)
-        missing = max(0, n - ready)
+        state, table = self._journal.state_at(base), self.space.candidates
+        draft = _Draft(state, self._model.scope(base, repeats=repeats), state.generator, state.keys)
+        outcome = draft.outcome
+        missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
         partial = () if fixed is not None else state.partial[:missing]
         kinds = [*partial, *[fixed] * (missing - len(partial))]
-        outcome = Outcome(self._warm_up(state, kinds, rng, seen))
+        self._warm_up(draft, kinds)
         made = len(outcome.proposals)
-        if len(kinds) - made >= n and state.stop is not None:
+        draft.completed = min(made, len(partial))
+        if state.stop is not None and len(kinds) - made >= n:
             raise SearchStopped(*state.stop)
-        if state.stop is not None:
-            return state, min(made, len(partial)), outcome, scope, rng, warned
         single = partial[made:]
-        for kind, count in [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]:
+        more = [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]
+        for kind, count in more if state.stop is None else []:
             if count <= 0:
                 continue
             wanted = count if kind is not None else max(count, self.batch_size)
             if table is not None and not (table.free or self._options.noisy) and kind is None:
-                wanted = min(wanted, table.left(seen))
-            waiting = tuple([p.values for p in outcome.proposals])
-            history = self._history_of(state, base)
-            history = replace(history, pending=history.pending + waiting)
-            answer = self._ask_model(state, scope, history, rng, wanted, seen, kind)
-            space, there = (self.space, seen) if kind is None else (kind.inside, kind.seen(seen))
-            try:
-                text = fill(
-                    answer, space, rng, wanted, there, client_name(self.client), state,
-                    self._options.max_fallbacks,
-                )  # fmt: skip
-            except ClientError:  # the next ask does not take these answers again
-                self._queue(state, Outcome(rejected=answer.rejected), scope, rng, 0)
-                raise
-            seen |= there
-            warned += [text] if text else []
+                wanted = min(wanted, table.left(draft.seen))
+            answer = self._ask_model(draft, wanted, kind)
             words = "" if kind is None else kind.words
             outcome.proposals += [p.with_words(words) for p in answer.proposals]
             outcome.rejected += answer.rejected
+            outcome.warnings += answer.warnings
             outcome.stop = answer.stop
+            draft.completed += bool(answer.proposals) and kind in single
             if answer.error is not None:
-                self._queue(state, outcome, scope, rng, min(len(partial), made))
+                self._settle(0, fixed, draft)  # a later ask returns what was paid for before it
                 raise answer.error
-        return state, len(partial), outcome, scope, rng, warned
+        return draft
 
-    def _history_of(self, state: State, base: int) -> History:
-        latest = base == self._journal.state.count
-        with self._merging:
-            return state.history(self._merged if latest else None)
-
-    def _warm_up(
-        self, state: State, kinds: Sequence[Fixed | None], rng: Any, seen: set[Any]
-    ) -> list[Proposal]:
-        """Return warm-up points: of a list, or random ones up to `n_warmup` in all.
+    def _warm_up(self, draft: _Draft, kinds: Sequence[Fixed | None]) -> None:
+        """Add warm-up points: of a list, or random ones up to `n_warmup` in all.
 
         Args:
-            state: The search so far.
+            draft: The ask.
             kinds: What each point wanted has to keep; given points may end before the last.
-            rng: Source of randomness; advanced.
-            seen: Keys of the points not to sample again; grows.
         """
-        given = self._warmup_points
-        made = len(without_withdrawn(state.trials))
-        begun = made + len(state.pending) + len(state.queue)
-        begun = begun if given is None else state.warmed
-        proposals = []
+        given, state = self._warmup_points, draft.base
+        begun = state.warmed
+        if given is None:
+            made = len(without_withdrawn(state.trials))
+            begun = made + len(state.pending) + len(state.queue)
         for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
-            if given is None and kind is not None:
-                values = sample_new(kind.inside, kind.seen(seen), rng)
-            elif given is None:
-                values = sample_new(self.space, seen, rng)
+            if given is None:
+                values = sample_new(self.space, draft.seen, draft.rng, kind)
             elif kind is None or kind.keeps(given[place]):
                 values = given[place]
+                draft.seen.add(self.space.key(values))
             else:
                 break
-            seen.add(self.space.key(values))
-            proposals.append(Proposal(values, "warmup", "" if kind is None else kind.words))
-        return proposals
+            words = "" if kind is None else kind.words
+            draft.outcome.proposals.append(Proposal(values, "warmup", words))
 
-    def _ask_model(
-        self,
-        state: State,
-        scope: Scope,
-        history: History,
-        rng: Any,
-        n: int,
-        seen: set[Any],
-        fixed: Fixed | None,
-    ) -> Outcome:
+    def _ask_model(self, draft: _Draft, n: int, fixed: Fixed | None) -> Outcome:
         """Return points of the model, or of the model and its partners."""
-        asking = self._asking
+        asking, state = self._asking, draft.base
+        latest = state.count == self._journal.state.count
+        with self._merging:
+            history = state.history(self._merged if latest else None)
         if state.started is not None:  # on another machine a repeated ask states the same
             asking = asking.restored(state.started.facts)
         if asking.options.total is not None:  # prompts count a point once, its repeats included
             total = asking.options.total - len(state.trials) + len(history.trials)
             asking = replace(asking, options=replace(asking.options, total=max(1, total)))
-        waiting = [p.source for p in (*state.pending, *state.queue)]
+        new = tuple([p.values for p in draft.outcome.proposals])
         return propose_in_turns(
-            asking, scope, self._partners, self.space, history, rng, n, seen,
-            waiting=waiting, fixed=fixed,
+            asking, draft.scope, self._partners, self.space,
+            replace(history, pending=history.pending + new), draft.rng, n, draft.seen,
+            waiting=[p.source for p in (*state.pending, *state.queue)], fixed=fixed,
         )  # fmt: skip
 
     @property
@@ -343,68 +338,43 @@ class Asks(Tells[Params]):
             if run.event.block
         )
 
-    def _queue(self, base: State, outcome: Outcome, scope: Scope, rng: Any, completed: int) -> None:
-        """Record an ask that fails, with the points that were paid for before, for later asks."""
-        with self._journal.lock:
-            proposals = self._untried(outcome.proposals, base)
-            event = Asked(
-                [proposal_to_json(p, self.space) for p in proposals],
-                0,
-                scope.blocks,
-                +outcome.rejected,
-                rng=dict(rng.bit_generator.state),
-                completed=completed,
-            )
-            self._journal.append(event)
-
-    def _untried(self, proposals: Sequence[Proposal], base: State) -> list[Proposal]:
-        """Return the proposals that were not recorded since `base`."""
-        now, key = self._journal.state, self.space.key
+    def _untried(self, draft: _Draft) -> list[Proposal]:
+        """Return the proposals of an ask whose points were not recorded since it began."""
+        now, base, key = self._journal.state, draft.base, self.space.key
         if now.count == base.count or self._options.noisy:
-            return list(proposals)
+            return list(draft.outcome.proposals)
         given = "warmup" if self._warmup_points is not None else ""
         tried = now.keys - base.keys
-        return [p for p in proposals if p.source == given or key(p.values) not in tried]
+        made = draft.outcome.proposals
+        return [p for p in made if p.source == given or key(p.values) not in tried]
 
     def _settle(
-        self,
-        n: int,
-        fixed: Fixed | None,
-        base: State,
-        completed: int,
-        outcome: Outcome,
-        scope: Scope,
-        rng: Any,
-        warned: list[str],
+        self, n: int, fixed: Fixed | None, draft: _Draft
     ) -> tuple[list[Proposal], list[str]]:
-        """Drop points that were recorded meanwhile, sample what is missing, and record the ask."""
-        key = self.space.key
+        """Drop points that were recorded meanwhile, sample missing ones, and record the ask."""
+        outcome, key = draft.outcome, self.space.key
         with self._journal.lock:
-            now, proposals = self._journal.state, self._untried(outcome.proposals, base)
-            completed = sum(point in now.partial for point in base.partial[:completed])
-            drawn: dict[str, Any] = rng.bit_generator.state
-            queue = enumerate(now.queue)
-            waiting = [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
+            now, proposals = self._journal.state, self._untried(draft)
+            completed = sum(p in now.partial for p in draft.base.partial[: draft.completed])
+            waiting = _others(now, fixed) if n else []
             ready = len(now.queue) - len(waiting)
             missing = n - ready - len(proposals)
             ended = outcome.stop is not None and not proposals and not ready
+            drawn = dict(draft.rng.bit_generator.state)
             if missing > 0 and not ended:
                 seen = now.keys | {key(p.values) for p in proposals}
                 fewer = len(proposals) < len(outcome.proposals)
                 why = "proposed what was recorded meanwhile" if fewer else "ended the search"
-                warned.append(
+                outcome.warnings.append(
                     f"the model {why}: {missing} of the points asked for "
                     f"{'was' if missing == 1 else 'were'} sampled at random"
                 )
-                space, seen = (
-                    (self.space, seen) if fixed is None else (fixed.inside, fixed.seen(seen))
-                )
-                proposals = [*proposals, *sample_fallbacks(space, seen, rng, missing)]
+                proposals += sample_fallbacks(self.space, seen, draft.rng, missing, fixed)
             state = self._journal.append(
                 Asked(
                     [proposal_to_json(p, self.space) for p in proposals],
                     0 if ended else n,
-                    scope.blocks,
+                    draft.scope.blocks,
                     +outcome.rejected,
                     outcome.stop,
                     None if drawn == now.generator.bit_generator.state else drawn,
@@ -415,7 +385,7 @@ class Asks(Tells[Params]):
         if ended:
             assert state.stop is not None
             raise SearchStopped(*state.stop)
-        return list(state.pending[-n:]), warned
+        return list(state.pending[-n:]), outcome.warnings
 
     def check_ready(self) -> None:
         """Check once for what would stop the first request; see `ModelCalls.check_ready`."""

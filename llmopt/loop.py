@@ -472,7 +472,7 @@ class _Run:
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
         try:
             with self._progress.waiting():
-                proposals, texts = optimizer.propose(free)
+                proposals, texts = optimizer.ask_proposals(free)
         except (SearchStopped, BudgetExceededError) as end:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left

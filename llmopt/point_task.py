@@ -361,63 +361,67 @@ class PointTask:
 
 def fill(
     outcome: Outcome,
+    asking: Asking,
+    scope: Scope,
     space: Space,
     rng: np.random.Generator,
     n: int,
     seen: set[Hashable],
-    model: str,
-    state: State,
-    most: int | None,
-) -> str:
-    """Add random points for the missing ones of `n`; return the warning, empty if none is due.
+    fixed: Fixed | None = None,
+) -> None:
+    """Add random points for the missing ones of `n`, with a warning; or say why there are none.
+
+    A stop, or an error after a point, leaves nothing missing. There are no random points, and
+    `Outcome.error` is a `ClientError`, if the model failed again after `AskOptions.max_fallbacks`
+    of them, or none of its first answers could be read.
 
     Args:
-        outcome: Of the model; a stop or an error after a point leaves nothing missing.
+        outcome: Of the model and its partners.
+        asking: How the model was asked.
+        scope: The calls of this ask.
         space: The search space.
         rng: Source of randomness; advanced.
         n: Points wanted.
         seen: Keys of the points not to propose again; grows.
-        model: Its name, for the warning.
-        state: The search before the answers.
-        most: See `AskOptions.max_fallbacks`.
-
-    Raises:
-        ClientError: The model failed again after `most` random points, or none of its first
-            answers could be read.
+        fixed: Values that the points keep.
     """
-    before, proposed = state.fallbacks, state.usage.proposals
     missing = n - len(outcome.proposals)
     if missing <= 0 or outcome.ended or outcome.error is not None:
-        return ""
-    if outcome.capped:  # which is no failure of the model
-        most = None
-    if outcome.failed and most is not None and before >= most:
-        raise ClientError(
-            f"{model} gave no point again: {outcome.trouble}. The last {before} points were "
-            f"sampled at random in its place (max_fallbacks={most}; None continues at random). "
-            "Every result is kept: repeat the call to ask again, once `llmopt check MODEL` prints "
-            "a point",
+        return
+    model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
+    if outcome.capped:
+        outcome.warnings.append(
+            "points are sampled at random from here on, and counted in usage.fallbacks: "
+            f"{outcome.trouble}"
+        )
+    elif outcome.failed and most is not None and state.fallbacks >= most:
+        outcome.error = ClientError(
+            f"{model} gave no point again: {outcome.trouble}. The last {state.fallbacks} points "
+            f"were sampled at random in its place (max_fallbacks={most}; None continues at "
+            "random). Every result is kept: repeat the call to ask again, once `llmopt check "
+            "MODEL` prints a point",
             requests=0,
         )
-    unread = max(
-        sum(r.get(kind, 0) for kind in _UNREAD) for r in (outcome.rejected, state.usage.rejected)
-    )
-    mute = outcome.failed and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE
-    if mute and most is not None and not {"llm", "drawn"} & proposed.keys():
-        error = ClientError(
+        return
+    elif outcome.failed and most is not None and _is_mute(outcome, state):
+        outcome.error = ClientError(
             f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "
             "MODEL` prints a point, and repeat the call (max_fallbacks=None goes on at random)",
             requests=0,
         )
-        error.permanent = True  # a program that does something else
-        raise error
-    outcome.proposals += sample_fallbacks(space, seen, rng, missing)
-    if outcome.capped:
-        return (
-            "points are sampled at random from here on, and counted in usage.fallbacks: "
-            f"{outcome.trouble}"
+        outcome.error.permanent = True  # a program that does something else
+        return
+    else:
+        outcome.warnings.append(
+            f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at "
+            f"random, not proposed by {model}: {outcome.trouble}. They are counted in "
+            "usage.fallbacks"
         )
-    return (
-        f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at random, "
-        f"not proposed by {model}: {outcome.trouble}. They are counted in usage.fallbacks"
-    )
+    outcome.proposals += sample_fallbacks(space, seen, rng, missing, fixed)
+
+
+def _is_mute(outcome: Outcome, state: State) -> bool:
+    """Whether the model never gave a point, and some of its answers could not be read."""
+    unread = sum(outcome.rejected[kind] + state.usage.rejected.get(kind, 0) for kind in _UNREAD)
+    never = not {"llm", "drawn"} & state.usage.proposals.keys()
+    return never and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE

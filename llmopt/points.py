@@ -14,6 +14,7 @@ from llmopt.events import Queued
 from llmopt.history import History, Proposal
 from llmopt.prompt.describe import describe_params
 from llmopt.space import Space, Value
+from llmopt.space.fixed import Fixed
 from llmopt.state import State
 from llmopt.util.text import short
 
@@ -93,33 +94,40 @@ def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]
     ]
 
 
-def sample_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
-    """Sample a point that is not in `seen` (if there is one), and add it there."""
-    table = space.candidates
-    if table is not None and not table.free:
-        values = table.sample(rng, seen)
-        seen.add(space.key(values))
-        return values
-    values = space.sample(rng)
-    for _ in range(_FALLBACK_DRAWS):
-        if space.key(values) not in seen:
-            break
-        values = space.sample(rng)
-    else:
-        if space.cardinality < math.inf and space.tried(seen) < space.cardinality:
-            values = _next_new(space, seen, rng)
+def sample_new(
+    space: Space, seen: set[Hashable], rng: np.random.Generator, fixed: Fixed | None = None
+) -> tuple[Value, ...]:
+    """Sample a point that is not in `seen` (if there is one) and has the fixed values; add it."""
+    inside, tried = (space, seen) if fixed is None else (fixed.inside, fixed.seen(seen))
+    values = _sample_new(inside, tried, rng)
     seen.add(space.key(values))
     return values
 
 
 def sample_fallbacks(
-    space: Space, seen: set[Hashable], rng: np.random.Generator, n: int
+    space: Space,
+    seen: set[Hashable],
+    rng: np.random.Generator,
+    n: int,
+    fixed: Fixed | None = None,
 ) -> list[Proposal]:
     """Sample `n` points in the model's place, and add them to `seen`."""
-    return [Proposal(sample_new(space, seen, rng), "fallback") for _ in range(n)]
+    return [Proposal(sample_new(space, seen, rng, fixed), "fallback") for _ in range(n)]
 
 
-def _next_new(space: Space, seen: set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
+def _sample_new(space: Space, seen: Set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
+    table = space.candidates
+    if table is not None and not table.free:
+        return table.sample(rng, seen)
+    for _ in range(_FALLBACK_DRAWS + 1):
+        if space.key(values := space.sample(rng)) not in seen:
+            return values
+    if space.cardinality < math.inf and space.tried(seen) < space.cardinality:
+        return _next_new(space, seen, rng)
+    return values
+
+
+def _next_new(space: Space, seen: Set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
     """Count up from a random point of a finite space to one that is not in `seen`.
 
     Takes at most ``len(seen) + 1`` steps; there must be such a point. Under constraints it may

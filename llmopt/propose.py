@@ -178,6 +178,7 @@ class Outcome:
         ended: Whether an answer ended the search, so that no point is missing.
         error: What is to be raised once the points that were paid for before it are kept.
         unread: The last answers that could not be used, each with the reason.
+        warnings: Texts for the user.
     """
 
     proposals: list[Proposal] = field(default_factory=list)
@@ -189,6 +190,7 @@ class Outcome:
     ended: bool = False
     error: LLMOptError | None = None
     unread: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def propose(

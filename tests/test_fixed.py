@@ -10,7 +10,7 @@ from search_contract import Model
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped
 from llmopt.cli import main
-from llmopt.errors import ParameterError
+from llmopt.errors import ClientError, FallbackWarning, ParameterError
 from llmopt.prompt.answer_parts import notes_of
 from llmopt.service.search_file import status
 
@@ -88,6 +88,20 @@ def test_conditions_and_constraints_hold(partner):
         assert ("depth" in point) == (point["kind"] == "tree")
         assert point.get("rate", 0) + point["w"] <= 1 + 1e-9 or "depth" in point
         optimizer.tell(point, point["w"])
+
+
+def test_points_that_were_paid_for_before_the_model_failed_too_often_are_kept():
+    answer = "Hypothesis: warm\nStart from: new\nProposal: t: 60, k: 2, c: z"
+    answers = ("I pass.", answer, "I pass.", answer.replace("60", "70"))
+    optimizer = words(*answers, attempts=1, max_fallbacks=1)
+    with pytest.warns(FallbackWarning):
+        optimizer.ask()
+    optimizer.enqueue({"c": "z"})
+    optimizer.enqueue({"t": 70})
+    with pytest.raises(ClientError, match="gave no point again"):
+        optimizer.ask(2)
+    assert optimizer.ask(2) == [{"t": 60.0, "k": 2, "c": "z"}, {"t": 70.0, "k": 2, "c": "z"}]
+    assert optimizer.queued == []
 
 
 def test_candidates_and_small_spaces_give_each_point_once():

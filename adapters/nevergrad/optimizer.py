@@ -35,7 +35,7 @@ from llmopt.lab.blocks import calculator_for
 from llmopt.model_calls import Account, MemoryLedger, ModelCalls
 from llmopt.options import AskArguments, AskOptions, Partners
 from llmopt.partners import partners_of, propose_in_turns
-from llmopt.point_task import asking_of, fill
+from llmopt.point_task import asking_of
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
 from llmopt.propose import Outcome
@@ -300,8 +300,9 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             waiting=waiting,
         )  # fmt: skip
         self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
-        state, most = self._ledger.state, self._asking.options.max_fallbacks
-        if text := fill(outcome, space, rng, n, seen, client_name(self.client), state, most):
+        if outcome.error is not None and not outcome.proposals:
+            raise outcome.error
+        for text in outcome.warnings:
             self._warned = True
             warn_user(text)
         if outcome.stop is not None:

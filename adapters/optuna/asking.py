@@ -337,9 +337,11 @@ class Asker:
             if is_permanent(error) or options.on_error == "raise":
                 raise
             answer = Outcome(trouble=f"{type(error).__name__}: {error}", failed=True)
+            fill(answer, asking, scope, free, rng, n, seen)
         ledger.settle((), answer.rejected, [run.number for run in scope.runs])
-        state, most = ledger.state, options.max_fallbacks
-        if text := fill(answer, free, rng, n, seen, client_name(self.client), state, most):
+        if answer.error is not None and not answer.proposals:
+            raise answer.error
+        for text in answer.warnings:
             if not answer.capped or model.reached != model.limits:
                 warn_user(text)
             if answer.capped:

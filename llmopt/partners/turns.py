@@ -17,7 +17,7 @@ from llmopt.history import History, Proposal, Source
 from llmopt.model_calls import Scope
 from llmopt.partners.cma import CMAPartner, several_objectives
 from llmopt.partners.network import NetworkPartner
-from llmopt.point_task import Asking, PointTask
+from llmopt.point_task import Asking, PointTask, fill
 from llmopt.propose import Outcome, propose
 from llmopt.space import Space
 from llmopt.space.fixed import Fixed
@@ -105,7 +105,9 @@ def propose_in_turns(
     waiting: Sequence[Source] = (),
     fixed: Fixed | None = None,
 ) -> Outcome:
-    """Return `n` new points of the model and its partners, fewer if they have no new ones.
+    """Return `n` new points of the model and its partners, and random ones for those that fail.
+
+    There are fewer if the model ended the search, or with an `Outcome.error`.
 
     Args:
         asking: How the model is asked.
@@ -127,7 +129,9 @@ def propose_in_turns(
         return propose(task, scope, rng, n, on_cap=on_cap)
 
     if not partners:
-        return ask_model(history, n)
+        outcome = ask_model(history, n)
+        fill(outcome, asking, scope, space, rng, n, seen, fixed)
+        return outcome
     if len(history.directions) > 1:
         raise ValueError(several_objectives(len(history.directions)))
     sources = [*(t.source for t in history.trials), *waiting]
@@ -137,8 +141,9 @@ def propose_in_turns(
     order: list[Source] = ["llm", *(p.source for p in partners)]
     if first:
         outcome = ask_model(history, n)
-        n, order = (n - len(outcome.proposals) if outcome.capped else 0), order[1:]
-    for _ in range(n):
+        order = order[1:]
+    turns = n - len(outcome.proposals) if outcome.capped or not first else 0
+    for _ in range(turns):
         turn = min(order, key=counts.__getitem__)  # the first of them, in a tie
         counts[turn] += 1
         wanted[turn] += 1
@@ -157,6 +162,7 @@ def propose_in_turns(
         answer = ask_model(_with(history, outcome.proposals), wanted["llm"])
         outcome.proposals += answer.proposals
         outcome = replace(answer, proposals=outcome.proposals)
+    fill(outcome, asking, scope, space, rng, n, seen, fixed)
     return outcome
 
 
