@@ -25,8 +25,6 @@ from llmopt.history import Params, Proposal, without_withdrawn
 from llmopt.journal import FORMAT
 from llmopt.model_calls import Scope, Stale
 from llmopt.options import options_to_store
-from llmopt.partners import propose_in_turns
-from llmopt.partners.turns import Partner
 from llmopt.point_task import Asking
 from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
@@ -36,6 +34,7 @@ from llmopt.resume_check import split_options
 from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
 from llmopt.tells import Tells, described, no_longer
+from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.text import clean, cut, short
 from llmopt.util.threads import Lock
@@ -252,7 +251,7 @@ class Asks(Tells[Params]):
     def _make(self, n: int, base: int, fixed: Fixed | None, *, repeats: bool) -> _Draft:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
         state, table = self._journal.state_at(base), self.space.candidates
-        draft = _Draft(state, self._model.scope(base, repeats=repeats), state.generator, state.keys)
+        draft = _Draft(state, Scope(self._model, base, repeats), state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
         partial = () if fixed is not None else state.partial[:missing]

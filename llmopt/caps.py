@@ -97,6 +97,9 @@ class Limits:
             )
 
 
+NO_LIMITS = Limits()
+
+
 def checked(limits: object) -> Limits:
     """Return caps, or raise `TypeError` for anything else."""
     if not isinstance(limits, Limits):

@@ -5,7 +5,7 @@ ended is repeated from the state in which it began, finds the replies that it pa
 only what is missing:
 
     model = ModelCalls(client, journal, Limits(max_requests=100))
-    scope = model.scope(base=journal.state.count)    # one ask
+    scope = Scope(model, journal.state.count)        # one ask
     reply = scope.complete(request)                  # of the journal, or paid for within the caps
     journal.append(Asked(...))                       # settles the ask, and closes its replies
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from llmopt.caps import Limits, checked
+from llmopt.caps import NO_LIMITS, Limits, checked
 from llmopt.client.base import Client, Reply, Request, check_ready, client_name
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.client.model_facts import model_facts
@@ -45,9 +45,6 @@ class Ledger(Protocol):
 
     def append(self, event: Event) -> State:
         """Store an event, and return the state after it."""
-
-    def check(self) -> None:
-        """Raise `StorageError` if nothing can be stored."""
 
 
 class AnyPoints:
@@ -90,9 +87,6 @@ class MemoryLedger:
         self.state = replace(state, pending=(), queue=())
         return self.state
 
-    def check(self) -> None:
-        """Do nothing: memory can always be written."""
-
     def settle(
         self, sources: Sequence[str], rejected: Mapping[str, int], blocks: Sequence[int] = ()
     ) -> None:
@@ -119,7 +113,7 @@ class ModelCalls:
     """
 
     def __init__(self, client: Client, journal: Ledger, limits: Limits | None = None) -> None:
-        self.client, self.journal, self.limits = client, journal, limits or Limits()
+        self.client, self.journal, self.limits = client, journal, limits or NO_LIMITS
         self.observe: Callable[[Event], object] | None = None
         self._ready: tuple[int, Client] | None = None  # the process and client that were checked
         self._unsaved: list[Event] = []  # paid for, and not in the journal yet: its disk was full
@@ -159,7 +153,7 @@ class ModelCalls:
         if capped:
             self.limits.check(Usage(), 0.0 if self.local else None)
         self.check_priced()  # first: it asks nobody
-        if not self._priced and self.limits == Limits():
+        if not self._priced and self.limits == NO_LIMITS:
             logger.warning(
                 "%s costs requests of a price that is not known, and no cap is set: max_requests= "
                 "sets one, and `llmopt estimate` says how many a search takes",
@@ -184,16 +178,6 @@ class ModelCalls:
             return 0.0
         most = model_facts(self.client).most_cost
         return None if most is None else most(request)
-
-    def scope(self, base: int, *, repeats: bool = False) -> Scope:
-        """Return the calls of one ask.
-
-        Args:
-            base: Number of events that the ask has seen.
-            repeats: Whether it repeats an ask that was interrupted. If that one sent another
-                request first, `Scope.complete` raises `Stale`.
-        """
-        return Scope(self, base, repeats)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "observe": None, "_ready": None}
@@ -250,6 +234,12 @@ class Account:
 class Scope:
     """The calls and runs of one ask, made now or by the ask that an interrupt ended.
 
+    Args:
+        owner: The model.
+        base: Number of events that the ask has seen.
+        repeats: Whether it repeats an ask that was interrupted. If that one sent another request
+            first, `complete` raises `Stale`.
+
     Attributes:
         base: Number of events that the ask has seen.
         client: The model.
@@ -257,7 +247,7 @@ class Scope:
         replies: The replies of this ask, in order.
     """
 
-    def __init__(self, owner: ModelCalls, base: int, repeats: bool) -> None:
+    def __init__(self, owner: ModelCalls, base: int, repeats: bool = False) -> None:
         self._owner, self.base, self.client = owner, base, owner.client
         self._repeats = repeats
         cap, state = owner.limits.max_requests, owner.journal.state
@@ -315,7 +305,6 @@ class Scope:
         self._known.clear()  # of an ask that took another way
         if in_doubt:
             owner.note(_lost(state))
-        owner.journal.check()
         owner.check_priced()
         reply = self._send(request, digest)
         self.replies.append(reply)
@@ -327,7 +316,7 @@ class Scope:
         limit = owner.limits.max_requests
 
         def call(request: Request) -> Reply:
-            if owner.limits != Limits():  # a study's calls take time to read
+            if owner.limits != NO_LIMITS:  # a study's calls take time to read
                 owner.limits.check(owner.journal.spent, most)
             owner.journal.append(Called(digest, self.base, most, doubt))
             try:

@@ -7,24 +7,21 @@ from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from llmopt.client.base import Completion, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
-from llmopt.errors import ClientError, TemplateError
+from llmopt.errors import TemplateError
 from llmopt.history import History, Proposal, Source
 from llmopt.model_calls import Scope
 from llmopt.options import AskOptions, Composed
-from llmopt.points import list_of, sample_fallbacks, untried, what_is_known
+from llmopt.points import list_of, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import ToolFacts, data_of
 from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
-from llmopt.propose import Outcome, Round, Tool, Unusable
+from llmopt.propose import Round, Tool, Unusable
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
-from llmopt.state import State
 from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
@@ -41,8 +38,6 @@ _OBJECTIVE = (
     "objective(point): the objective itself, also for pmap and jobs; a call costs no evaluation, "
     "but seconds of your blocks"
 )
-_MUTE = 3  # unreadable answers of a model that never gave a point, which end a search
-_UNREAD = frozenset({"unreadable", "truncated"})
 _SHORT = 120  # characters shown of a skipped point
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 
@@ -357,71 +352,3 @@ class PointTask:
     def data(self, trials: int | None = None) -> Mapping[str, Any]:
         """Return the trials, or the first of them, as arrays for a block of Python."""
         return data_of(self.space, self.known, self.labels, trials)
-
-
-def fill(
-    outcome: Outcome,
-    asking: Asking,
-    scope: Scope,
-    space: Space,
-    rng: np.random.Generator,
-    n: int,
-    seen: set[Hashable],
-    fixed: Fixed | None = None,
-) -> None:
-    """Add random points for the missing ones of `n`, with a warning; or say why there are none.
-
-    A stop, or an error after a point, leaves nothing missing. There are no random points, and
-    `Outcome.error` is a `ClientError`, if the model failed again after `AskOptions.max_fallbacks`
-    of them, or none of its first answers could be read.
-
-    Args:
-        outcome: Of the model and its partners.
-        asking: How the model was asked.
-        scope: The calls of this ask.
-        space: The search space.
-        rng: Source of randomness; advanced.
-        n: Points wanted.
-        seen: Keys of the points not to propose again; grows.
-        fixed: Values that the points keep.
-    """
-    missing = n - len(outcome.proposals)
-    if missing <= 0 or outcome.ended or outcome.error is not None:
-        return
-    model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
-    if outcome.capped:
-        outcome.warnings.append(
-            "points are sampled at random from here on, and counted in usage.fallbacks: "
-            f"{outcome.trouble}"
-        )
-    elif outcome.failed and most is not None and state.fallbacks >= most:
-        outcome.error = ClientError(
-            f"{model} gave no point again: {outcome.trouble}. The last {state.fallbacks} points "
-            f"were sampled at random in its place (max_fallbacks={most}; None continues at "
-            "random). Every result is kept: repeat the call to ask again, once `llmopt check "
-            "MODEL` prints a point",
-            requests=0,
-        )
-        return
-    elif outcome.failed and most is not None and _is_mute(outcome, state):
-        outcome.error = ClientError(
-            f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "
-            "MODEL` prints a point, and repeat the call (max_fallbacks=None goes on at random)",
-            requests=0,
-        )
-        outcome.error.permanent = True  # a program that does something else
-        return
-    else:
-        outcome.warnings.append(
-            f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at "
-            f"random, not proposed by {model}: {outcome.trouble}. They are counted in "
-            "usage.fallbacks"
-        )
-    outcome.proposals += sample_fallbacks(space, seen, rng, missing, fixed)
-
-
-def _is_mute(outcome: Outcome, state: State) -> bool:
-    """Whether the model never gave a point, and some of its answers could not be read."""
-    unread = sum(outcome.rejected[kind] + state.usage.rejected.get(kind, 0) for kind in _UNREAD)
-    never = not {"llm", "drawn"} & state.usage.proposals.keys()
-    return never and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE

@@ -33,6 +33,7 @@ propose
 callbacks
 points
 point_task
+turns
 partners
 from_optuna
 to_optuna
@@ -60,7 +61,7 @@ commands
 cli __main__
 benchmarks
 """
-CORE = ORDER.split().index("partners")  # what stands below knows nothing of the laboratory
+CORE = ORDER.split().index("turns")  # what stands below knows nothing of the laboratory
 # Names that README, docs and code of users import, from where they do.
 PUBLIC = {
     "llmopt": "LLMOptimizer Space Float Int Categorical ScriptedClient RecordClient ReplayClient "

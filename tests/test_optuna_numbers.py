@@ -13,6 +13,7 @@ from test_optuna_feedback import XY, bowl, new, study_of
 from llmopt import ClientError, FallbackWarning, ScriptedClient
 from llmopt.adapters.optuna import LLMSampler, asking
 from llmopt.from_optuna import for_readers
+from llmopt.model_calls import Scope
 from llmopt.report_page.page import page as page_of
 
 
@@ -164,4 +165,4 @@ def test_an_ask_has_what_all_workers_of_the_study_leave_of_the_requests():
     study = study_of(first)
     study.optimize(bowl, n_trials=2)
     model = second._model(study)
-    assert model.scope(0).requests_left == 3
+    assert Scope(model, 0).requests_left == 3

@@ -13,7 +13,7 @@ pytest.importorskip("cma")
 
 from llmopt.adapters.nevergrad import ParametrizedLLM  # noqa: E402
 from llmopt.adapters.optuna import LLMSampler  # noqa: E402
-from llmopt.partners.turns import PARTNERS  # noqa: E402
+from llmopt.partners import PARTNERS  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),

@@ -30,8 +30,8 @@ from llmopt import (
 from llmopt.benchmarks.methods.baselines import GaussianGrammarClient
 from llmopt.errors import install_hint
 from llmopt.history import History, Trial
+from llmopt.partners import PARTNERS
 from llmopt.partners.cma import CMAPartner, losses_of
-from llmopt.partners.turns import PARTNERS
 
 SPACE = {"x": Float(-5.0, 5.0), "y": Float(-5.0, 5.0), "z": Float(-5.0, 5.0)}
 GOAL = np.array([2.0, -1.0, 3.0])

@@ -32,9 +32,9 @@ from llmopt.errors import BudgetExceededError, RewardError, SearchStopped, warn_
 from llmopt.from_optuna import number_of
 from llmopt.history import History, Proposal, Trial
 from llmopt.lab.blocks import calculator_for
-from llmopt.model_calls import Account, MemoryLedger, ModelCalls
+from llmopt.model_calls import Account, MemoryLedger, ModelCalls, Scope
 from llmopt.options import AskArguments, AskOptions, Partners
-from llmopt.partners import partners_of, propose_in_turns
+from llmopt.partners import partners_of
 from llmopt.point_task import asking_of
 from llmopt.prompt import Prompt, get_prompt
 from llmopt.prompt.describe import describe_params
@@ -43,6 +43,7 @@ from llmopt.repeats import Merged
 from llmopt.space import Value
 from llmopt.space.constraints import read_constraints
 from llmopt.to_optuna import study_of, trials_of
+from llmopt.turns import propose_in_turns
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     MOST_POINTS,
@@ -292,7 +293,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self, history: History, rng: np.random.Generator, n: int, seen: set[Hashable]
     ) -> Outcome:
         """Return at least one point of the model or its partners, or raise at the end."""
-        space, scope = self._parameters.space, self._model.scope(self._ledger.state.count)
+        space, scope = self._parameters.space, Scope(self._model, self._ledger.state.count)
         asking = replace(self._asking, notes=self._notes(), refusal=self._refusal)
         waiting = [p.source for p in (*self._open.values(), *self._ready)]
         outcome = propose_in_turns(

@@ -32,14 +32,14 @@ from llmopt.client.base import Client, client_name
 from llmopt.errors import BudgetExceededError, LLMOptError, SearchStopped, is_permanent, warn_user
 from llmopt.from_optuna import for_readers, named_in
 from llmopt.history import Proposal, Usage
-from llmopt.model_calls import ModelCalls
-from llmopt.partners import Partner, propose_in_turns
-from llmopt.point_task import Asking, fill
+from llmopt.model_calls import ModelCalls, Scope
+from llmopt.point_task import Asking
 from llmopt.progress import waiting
 from llmopt.prompt import Prompt
 from llmopt.propose import Outcome
 from llmopt.space.constraints import Limit
 from llmopt.space.values import ABSENT
+from llmopt.turns import Partner, fill, propose_in_turns
 from llmopt.util.text import ended
 from llmopt.util.threads import Lock
 from llmopt.views import outcome
@@ -329,7 +329,7 @@ class Asker:
         seen = free.keys_within(keys)
         n = 1 if need.given else self.batch_size
         ledger = model.journal
-        scope = model.scope(ledger.state.count)
+        scope = Scope(model, ledger.state.count)
         try:
             with waiting():
                 answer = propose_in_turns(asking, scope, partners, free, view.history, rng, n, seen)

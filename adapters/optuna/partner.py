@@ -13,9 +13,10 @@ from optuna.trial import FrozenTrial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source
-from llmopt.partners import Partner, partners_of
+from llmopt.partners import partners_of
 from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
+from llmopt.turns import Partner
 
 _TRIES = 3  # samples beyond the wanted ones
 

@@ -46,11 +46,11 @@ from llmopt.client.model_string import get_client, one_model
 from llmopt.history import Usage
 from llmopt.lab.blocks import calculator_for
 from llmopt.options import AskArguments, AskOptions, Partners
-from llmopt.partners.cma import several_objectives
 from llmopt.point_task import NUMBERS_FIRST, asking_of
 from llmopt.prompt import Prompt
 from llmopt.space import Dimension, Space
 from llmopt.space.constraints import read_constraints
+from llmopt.turns import several_objectives
 from llmopt.util.arguments import (
     MOST_AT_ONCE,
     check_names,

@@ -30,6 +30,7 @@ from llmopt.history import (
 )
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical
+from llmopt.turns import several_objectives
 
 _LARGEST = 1e300  # loss, so that worse ones still have finite numbers
 _SIGMA = 1 / 6
@@ -264,14 +265,6 @@ class CMAPartner(Follower):
     def __getstate__(self) -> dict[str, Any]:
         # What was read from the history is read again: the package's state is not for pickling.
         return {"seed": self.seed}
-
-
-def several_objectives(count: int, partner: str = "'cma'") -> str:
-    """Return what to say where a partner, as it was written, is given several objectives."""
-    return (
-        f"partner={partner} searches one objective, and there are {count}: omit `partner`, or "
-        "give one number that weighs them"
-    )
 
 
 def losses_of(ranks: Sequence[tuple[float, float]]) -> list[float]:

@@ -10,7 +10,7 @@ import numpy as np
 from llmopt.client.local.network import NetworkClient
 from llmopt.history import History, Proposal, Source
 from llmopt.journal import Journal
-from llmopt.model_calls import ModelCalls
+from llmopt.model_calls import ModelCalls, Scope
 from llmopt.options import AskOptions
 from llmopt.point_task import PointTask, asking_of
 from llmopt.propose import propose
@@ -37,7 +37,7 @@ class NetworkPartner:
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``; see `Partner.propose`."""
         journal = Journal(None, State(space, history.directions))
-        scope = ModelCalls(self._client, journal).scope(0)
+        scope = Scope(ModelCalls(self._client, journal), 0)
         task = PointTask(self._asking, space, history, set(seen))
         outcome = propose(task, scope, rng, n)
         return [

@@ -30,7 +30,7 @@ from llmopt.code.prompt import MAX_SENT_BACK
 from llmopt.errors import ParseError
 from llmopt.events import Asked
 from llmopt.journal import Journal
-from llmopt.model_calls import Account, ModelCalls
+from llmopt.model_calls import Account, ModelCalls, Scope
 from llmopt.policies.episode import random_steps
 from llmopt.sandbox.failure import CandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits
@@ -196,7 +196,7 @@ class GenCode(Account):
                 Message("user", f"{error}\nCorrect it and give the complete function again."),
             )
         )
-        completions = self._model.scope(self._journal.state.count).complete(request).completions
+        completions = Scope(self._model, self._journal.state.count).complete(request).completions
         self._journal.append(Asked())  # another request of the same text is another one
         return completions[0].text if completions else ""
 

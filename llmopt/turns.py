@@ -7,29 +7,28 @@ and the partners propose the rest in turn. Each reads the results of all others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
+from llmopt.client.base import client_name
+from llmopt.errors import ClientError
 from llmopt.history import History, Proposal, Source
 from llmopt.model_calls import Scope
-from llmopt.partners.cma import CMAPartner, several_objectives
-from llmopt.partners.network import NetworkPartner
-from llmopt.point_task import Asking, PointTask, fill
+from llmopt.point_task import Asking, PointTask
+from llmopt.points import sample_fallbacks
 from llmopt.propose import Outcome, propose
 from llmopt.space import Space
 from llmopt.space.fixed import Fixed
+from llmopt.state import State
+
+_MUTE = 3  # unreadable answers of a model that never gave a point, which end a search
+_UNREAD = frozenset({"unreadable", "truncated"})
 
 MODEL_SOURCES = ("llm", "drawn", "fallback")
 """Sources of the points that a model was asked for."""
-
-PARTNERS: dict[str, Callable[[int | None], Partner]] = {
-    "cma": lambda seed: CMAPartner(seed),
-    "network": lambda seed: NetworkPartner(),
-}
-"""The partners by name: a new one is a file beside this one, and a line here."""
 
 
 class Partner(Protocol):
@@ -57,39 +56,6 @@ class Partner(Protocol):
             n: Points wanted.
             seen: Keys (`Space.key`) of the points not to propose again; left as it is.
         """
-
-
-def partners_of(
-    partner: Any, seed: int | None, space: Space | None = None, objectives: int = 1
-) -> tuple[Partner, ...]:
-    """Return the partners that ``partner=`` names.
-
-    Raises:
-        SpaceError: A partner cannot search the space.
-        ValueError: A partner is unknown, is named twice, or there are several objectives.
-    """
-    if partner is None:
-        return ()
-    several = isinstance(partner, Iterable) and not isinstance(partner, str)
-    given = tuple(partner) if several else (partner,)
-    for one in given:
-        if not (isinstance(one, str) and one in PARTNERS) and not callable(
-            getattr(one, "propose", None)
-        ):
-            raise ValueError(
-                f"partner={one!r}: expected {', '.join(map(repr, PARTNERS))}, a list of them, or "
-                "None; in LLMSampler also a sampler of Optuna, such as TPESampler()"
-            )
-    partners = tuple(PARTNERS[one](seed) if isinstance(one, str) else one for one in given)
-    if len({p.source for p in partners}) < len(partners):
-        raise ValueError(f"partner={partner!r}: expected each partner once")
-    if partners and objectives > 1:
-        raise ValueError(several_objectives(objectives, repr(partner)))
-    for one in partners:
-        check = getattr(one, "check", None)
-        if space is not None and check is not None:
-            check(space)
-    return partners
 
 
 def propose_in_turns(
@@ -192,3 +158,79 @@ def _turns(sources: Sequence[Source], partners: Sequence[Partner]) -> list[Sourc
         elif source in MODEL_SOURCES:
             turns.append("llm")
     return turns
+
+
+def several_objectives(count: int, partner: str = "'cma'") -> str:
+    """Return what to say where a partner, as it was written, is given several objectives."""
+    return (
+        f"partner={partner} searches one objective, and there are {count}: omit `partner`, or "
+        "give one number that weighs them"
+    )
+
+
+def fill(
+    outcome: Outcome,
+    asking: Asking,
+    scope: Scope,
+    space: Space,
+    rng: np.random.Generator,
+    n: int,
+    seen: set[Hashable],
+    fixed: Fixed | None = None,
+) -> None:
+    """Add random points for the missing ones of `n`, with a warning; or say why there are none.
+
+    A stop, or an error after a point, leaves nothing missing. There are no random points, and
+    `Outcome.error` is a `ClientError`, if the model failed again after `AskOptions.max_fallbacks`
+    of them, or none of its first answers could be read.
+
+    Args:
+        outcome: Of the model and its partners.
+        asking: How the model was asked.
+        scope: The calls of this ask.
+        space: The search space.
+        rng: Source of randomness; advanced.
+        n: Points wanted.
+        seen: Keys of the points not to propose again; grows.
+        fixed: Values that the points keep.
+    """
+    missing = n - len(outcome.proposals)
+    if missing <= 0 or outcome.ended or outcome.error is not None:
+        return
+    model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
+    if outcome.capped:
+        outcome.warnings.append(
+            "points are sampled at random from here on, and counted in usage.fallbacks: "
+            f"{outcome.trouble}"
+        )
+    elif outcome.failed and most is not None and state.fallbacks >= most:
+        outcome.error = ClientError(
+            f"{model} gave no point again: {outcome.trouble}. The last {state.fallbacks} points "
+            f"were sampled at random in its place (max_fallbacks={most}; None continues at "
+            "random). Every result is kept: repeat the call to ask again, once `llmopt check "
+            "MODEL` prints a point",
+            requests=0,
+        )
+        return
+    elif outcome.failed and most is not None and _is_mute(outcome, state):
+        outcome.error = ClientError(
+            f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "
+            "MODEL` prints a point, and repeat the call (max_fallbacks=None goes on at random)",
+            requests=0,
+        )
+        outcome.error.permanent = True  # a program that does something else
+        return
+    else:
+        outcome.warnings.append(
+            f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at "
+            f"random, not proposed by {model}: {outcome.trouble}. They are counted in "
+            "usage.fallbacks"
+        )
+    outcome.proposals += sample_fallbacks(space, seen, rng, missing, fixed)
+
+
+def _is_mute(outcome: Outcome, state: State) -> bool:
+    """Whether the model never gave a point, and some of its answers could not be read."""
+    unread = sum(outcome.rejected[kind] + state.usage.rejected.get(kind, 0) for kind in _UNREAD)
+    never = not {"llm", "drawn"} & state.usage.proposals.keys()
+    return never and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE
