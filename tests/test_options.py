@@ -69,7 +69,7 @@ def test_the_arguments_of_minimize_are_its_options_and_those_of_a_search():
 def test_the_options_of_a_code_search_are_those_of_its_parts():
     parts = (CodePrompt, Writing, Sandbox, Limits)
     known = {name for part in parts for name in inspect.signature(part).parameters}
-    known |= {*ComputeArguments.__annotations__}
+    known |= {*ComputeArguments.__annotations__, "attempts"}  # of `AskOptions`
     assert {*ComputeArguments.__annotations__} < {*AskOptions.names()}
     names = code_optimizer.CodeOptions.__annotations__.keys()
     assert names - known == {"model"}
