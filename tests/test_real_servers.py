@@ -96,7 +96,7 @@ def address(request, no_proxies, monkeypatch, tmp_path):
 
 def test_check(address, capsys):
     given = [part for option in SHORT.split("&") for part in ("--option", option)]
-    assert main(["check", address, "--prompt", "props", *given]) == 0
+    assert main(["check", address, "--prompt", "opro", *given]) == 0
     shown = capsys.readouterr().out
     assert "as JSON by a schema" in shown
     assert "x, y = " in shown
@@ -107,7 +107,9 @@ def test_a_study(address):
     from llmopt.adapters.optuna import LLMSampler
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    sampler = LLMSampler(model=f"{address}?{SHORT}", prompt="props", n_startup_trials=2, seed=1)
+    sampler = LLMSampler(
+        model=f"{address}?{SHORT}", prompt="opro", n_startup_trials=2, seed=1, attempts=1
+    )
     study = optuna.create_study(sampler=sampler)
     study.optimize(lambda trial: trial.suggest_float("x", -5, 5) ** 2, n_trials=3)
     assert len(study.trials) == 3
