@@ -380,11 +380,10 @@ class Scope:
 def _lost(state: State) -> Failed:
     """Return the failure of calls in doubt: they count with the most that they can cost."""
     before, after = state.usage, state.spent
-    known = before.cost is not None and after.cost is not None
     return Failed(
         after.requests - before.requests,
         after.unpriced - before.unpriced,
-        after.cost - before.cost if known else 0.0,  # type: ignore[operator]
+        0.0 if before.cost is None or after.cost is None else after.cost - before.cost,
         after.estimated - before.estimated,
         error="the call was interrupted",
     )

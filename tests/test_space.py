@@ -358,6 +358,8 @@ class TestNamesOfChoices:
         assert Space.from_dict(json.loads(json.dumps(self.space.to_dict()))) == self.space
         assert self.space != Space({"ligand": Categorical(SMILES.values()), "T": Int(30, 90)})
         assert eval(repr(self.space)) == self.space
+        many = Space({name: Int(0, 1) for name in "abcdefg"})
+        assert repr(many).endswith("'d': Int(0, 1), ... 2 more ..., 'g': Int(0, 1)})")
 
     def test_prompts_explain_a_name_once_and_use_it(self):
         answer = "Hypothesis: h.\nStart from: new\nProposal:\nligand: PMe3, T: {}"

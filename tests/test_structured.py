@@ -69,24 +69,24 @@ def test_the_schema_is_closed_and_the_reasons_come_first(prompt):
 
 
 def _answer_for(prompt):
-    point = {"x": 1.5, "k": 3, "kind": "adam"}
+    point = {"x": 1.5, "k": 3, "kind": "sgd"}
     if prompt == "words":
         changes = [{"parameter": n, "value": v} for n, v in point.items()]
         return answer(
             lesson="none", analysis="A.", hypothesis="H.", start_from="new", changes=changes
         )
-    return answer(explanation="Because x: 4, k: 4, kind: sgd failed.", point=point)
+    return answer(explanation="Because x: 4, k: 4, kind: adam failed.", point=point)
 
 
 @pytest.mark.parametrize("prompt", ["words", "props", "opro"])
 @pytest.mark.parametrize("wrap", ["{}", "```json\n{}\n```", "<think>{{no}}</think>\n{}"])
 def test_an_answer_is_read_with_its_reasons(prompt, wrap):
     reading = query(prompt).read(wrap.format(_answer_for(prompt)))
-    assert reading.values == (1.5, 3, "adam")
+    assert reading.values == (1.5, 3, "sgd")
     if prompt == "words":
         assert "Hypothesis: H." in reading.explanation
     else:
-        assert reading.explanation == "Because x: 4, k: 4, kind: sgd failed."
+        assert reading.explanation == "Because x: 4, k: 4, kind: adam failed."
 
 
 def test_only_what_differs_from_an_earlier_point():

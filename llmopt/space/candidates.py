@@ -266,7 +266,7 @@ class Candidates:
         scaled = codes.copy()
         scaled[..., self._log] = np.log(scaled[..., self._log])
         span = np.array([d.span or 1.0 for d in self._space.dimensions])
-        units: np.ndarray = scaled / np.where(self._choice, 1.0, span)
+        units: np.ndarray = scaled / span
         return units
 
     def _gaps(self, values: Point) -> np.ndarray:
