@@ -11,7 +11,7 @@ from llmopt.caps import Limits
 from llmopt.client import Completion, Message, Reply, Request
 from llmopt.errors import BudgetExceededError
 from llmopt.events import Called
-from llmopt.model_calls import MemoryLedger, ModelCalls
+from llmopt.model_calls import MemoryLedger, ModelCalls, Scope
 
 SPACE = {"x": Float(-5, 5)}
 
@@ -76,7 +76,7 @@ def test_a_call_in_doubt_costs_the_most_that_it_can_when_another_follows():
     )
     ledger.append(Called("another request", most=0.25))
     model = ModelCalls(client, ledger)
-    model.scope(base=0).complete(Request((Message("user", "x?"),)))
+    Scope(model, 0).complete(Request((Message("user", "x?"),)))
     usage = model.usage
     assert (usage.requests, usage.failed_requests) == (2, 1)
     assert (usage.cost, usage.estimated, usage.unpriced) == (0.75, 1, 0)
