@@ -219,8 +219,8 @@ class Asks(Tells[Params]):
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
         ready = len(now.queue) - len(_others(now, fixed))
-        table = (self.space if fixed is None else fixed.inside).candidates
-        if table is not None and not (table.free or self._options.noisy):
+        table = (self.space if fixed is None else fixed.inside).rows
+        if table is not None and not self._options.noisy:
             left = table.left(now.keys) + ready
             if not left and fixed is not None:
                 raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
@@ -250,7 +250,7 @@ class Asks(Tells[Params]):
 
     def _make(self, n: int, base: int, fixed: Fixed | None, *, repeats: bool) -> _Draft:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
-        state, table = self._journal.state_at(base), self.space.candidates
+        state, table = self._journal.state_at(base), self.space.rows
         draft = _Draft(state, Scope(self._model, base, repeats), state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
@@ -267,7 +267,7 @@ class Asks(Tells[Params]):
             if count <= 0:
                 continue
             wanted = count if kind is not None else max(count, self.batch_size)
-            if table is not None and not (table.free or self._options.noisy) and kind is None:
+            if table is not None and not self._options.noisy and kind is None:
                 wanted = min(wanted, table.left(draft.seen))
             answer = self._ask_model(draft, wanted, kind)
             words = "" if kind is None else kind.words

@@ -15,9 +15,9 @@ from llmopt.model_calls import Scope
 from llmopt.options import AskOptions, Composed
 from llmopt.points import list_of, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
+from llmopt.prompt.answer_parts import Reading
 from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import ToolFacts, data_of
-from llmopt.prompt.reading import Reading
 from llmopt.prompt.situation import PromptCapabilities, Question, Situation
 from llmopt.propose import Round, Tool, Unusable
 from llmopt.space import Space, Value
@@ -151,8 +151,11 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
             "without it %s sees only names and numbers",
             client_name(client),
         )
-    if options.compute is True:
-        capabilities.check_computes(prompt.name)
+    if options.compute is True and not capabilities.computes:
+        raise TemplateError(
+            f"compute=True: the prompt {prompt.name!r} takes no Python for an answer. Take "
+            "prompt='words', or leave compute out"
+        )
     if options.points != "auto" and options.points > 1 and not capabilities.changes:
         raise ValueError(
             f"points={options.points}: the prompt {prompt.name!r} asks for one point an answer. "
@@ -211,8 +214,7 @@ class PointTask:
         """Whether every point of the space was tried."""
         if self.asking.options.noisy:
             return False
-        table = self._inside.candidates
-        if table is not None and not table.free:
+        if (table := self._inside.rows) is not None:
             return table.left(self.seen) == 0
         seen = self.seen if self.fixed is None else self.fixed.seen(self.seen)
         count = self._inside.cardinality

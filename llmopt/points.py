@@ -116,9 +116,8 @@ def sample_fallbacks(
 
 
 def _sample_new(space: Space, seen: Set[Hashable], rng: np.random.Generator) -> tuple[Value, ...]:
-    table = space.candidates
-    if table is not None and not table.free:
-        return table.sample(rng, seen)
+    if space.rows is not None:
+        return space.rows.sample(rng, seen)
     for _ in range(_FALLBACK_DRAWS + 1):
         if space.key(values := space.sample(rng)) not in seen:
             return values

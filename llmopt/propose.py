@@ -30,10 +30,9 @@ from llmopt.errors import (
 from llmopt.history import Proposal
 from llmopt.model_calls import Scope
 from llmopt.options import AskOptions
-from llmopt.prompt.answer_parts import is_nothing, notes_of, with_dropped
+from llmopt.prompt.answer_parts import Reading, ToolCall, is_nothing, notes_of, with_dropped
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.prompt.python_block import ToolFacts, blocks_left
-from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.situation import Complaint, Question
 from llmopt.util.text import cut, ended
 

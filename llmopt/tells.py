@@ -271,7 +271,7 @@ class Tells(Results[Params], Closing):
             "mistake, record the right point with replaces="
         )
 
-    def _repeated(self, result: Result) -> Trial[Any] | None:
+    def repeated(self, result: Result) -> Trial[Any] | None:
         """Return the latest trial of a point that a result records again, unless `ask` did so."""
         state = self._journal.state
         new = result.samples or result.replaces is not None or result.instead_of is not None
@@ -280,10 +280,8 @@ class Tells(Results[Params], Closing):
         before = next((t for t in reversed(state.trials) if t.values == result.values), None)
         return None if before is None or before.state == "withdrawn" else before
 
-    def repetition(self, result: Result) -> str:
-        """Say that a result records a point again that no `ask` returned again; else nothing."""
-        if (before := self._repeated(result)) is None:
-            return ""
+    def repetition(self, result: Result, before: Trial[Any]) -> str:
+        """Say that a result records the point of an earlier trial again; see `repeated`."""
         if self._options.noisy:
             trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
@@ -309,12 +307,12 @@ class Tells(Results[Params], Closing):
 
     def _warn_of_repeat(self, result: Result) -> None:
         """Warn of a repeat: of each failed point that has a reward now, else once for each kind."""
-        if self._options.noisy or (before := self._repeated(result)) is None:
+        if self._options.noisy or (before := self.repeated(result)) is None:
             return
         same = result.rewards == before.rewards
         if same not in self._warned_of or (before.state == "failed" and not same):
             self._warned_of.add(same)
-            logger.warning("%s", self.repetition(result))
+            logger.warning("%s", self.repetition(result, before))
 
     def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.

@@ -16,8 +16,8 @@ from llmopt.code.prompt import MAX_SENT_BACK, CodePrompt, complaint, shorten
 from llmopt.history import Proposal
 from llmopt.model_calls import Scope
 from llmopt.options import AskOptions
+from llmopt.prompt.answer_parts import Reading, ToolCall
 from llmopt.prompt.python_block import ToolFacts
-from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.shown_trials import TokenBudget
 from llmopt.prompt.situation import Question
 from llmopt.propose import Round, Tool, Unusable

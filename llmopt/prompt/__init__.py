@@ -37,9 +37,9 @@ from typing import Any
 from llmopt.client.base import PROMPT_VERSION, Client, client_name
 from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.errors import StorageError, TemplateError, did_you_mean
+from llmopt.prompt.answer_parts import Reading, ToolCall
 from llmopt.prompt.columns.columns import ColumnsPrompt
 from llmopt.prompt.describe import Entry
-from llmopt.prompt.reading import Reading, ToolCall
 from llmopt.prompt.situation import (
     Complaint,
     Prompt,

@@ -1,21 +1,65 @@
-"""The parts of an answer: lesson, analysis, hypothesis, the point to start from, the proposal.
+"""An answer: the parts of its text, and the points or the Python that were read from it.
 
-`notes_of` finds them in what precedes the values of an answer, and again in the explanation that is
-kept with a trial.
+The parts are lesson, analysis, hypothesis, the point to start from, and the proposal. `notes_of`
+finds them in what precedes the values of an answer, and again in the explanation that is kept with
+a trial.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from llmopt.prompt.describe import MAX_NOTE
-from llmopt.prompt.reading import Point
 from llmopt.space import Float, Space, Value
 from llmopt.util.text import cut, cut_sentences
+
+OutOfRange = Literal["auto", "clip", "reject"]
+"""``"clip"`` moves a number outside its range to the nearer bound, ``"reject"`` sends it back to
+the model, ``"auto"`` rejects it if the prompt lets an answer say what differs from a point."""
+
+Point: TypeAlias = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read from one answer: its first point, and the points behind it."""
+
+    values: Point  # a valid point of the space: flat, one value for each dimension
+    explanation: str  # the reasons, at most 4,000 characters
+    clipped: bool  # whether a number outside its range was moved to the bound
+    # whether the answer ends the search; the values are then those of a known point
+    stop: bool = False
+    start: int | None = None  # number of the point that the answer names as its start, from 1
+    # the further points of the answer in its order; the last one may be a stop
+    more: tuple[Reading, ...] = ()
+    # why other points of the answer cannot be used, one reason for each
+    dropped: tuple[str, ...] = ()
+    # the point to take instead if `values`, which were moved to a bound, are an evaluated point
+    otherwise: Point | None = None
+    # whether the text ends with the values: if it was cut there, digits or values may be missing
+    unterminated: bool = False
+
+    @property
+    def each(self) -> tuple[Reading, ...]:
+        """All points of the answer, in its order."""
+        return (self, *self.more)
+
+    def moved(self, move: Callable[[Point], Point]) -> Reading:
+        """Return the reading with its point, and the one to take instead, moved."""
+        otherwise = None if self.otherwise is None else move(self.otherwise)
+        return replace(self, values=move(self.values), otherwise=otherwise)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """An answer that is a block of Python in place of a point."""
+
+    code: str
+
 
 MAX_EXPLANATION = 4000  # characters: one rambling answer must not bloat every later file
 

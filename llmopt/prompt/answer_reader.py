@@ -26,7 +26,11 @@ from llmopt.prompt.answer_parts import (
     PART,
     PROPOSAL,
     Answer,
+    OutOfRange,
+    Point,
+    Reading,
     Start,
+    ToolCall,
     notes_of,
     with_dropped,
     zero_point,
@@ -34,7 +38,6 @@ from llmopt.prompt.answer_parts import (
 from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import code_in
-from llmopt.prompt.reading import OutOfRange, Point, Reading, ToolCall
 from llmopt.prompt.structured import Form, json_objects, loose_answer, values_in
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.prompt.values import (

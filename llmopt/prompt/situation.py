@@ -8,11 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from llmopt.client.base import Message, Request
 from llmopt.client.model_facts import ModelFacts
-from llmopt.errors import TemplateError
 from llmopt.history import History
+from llmopt.prompt.answer_parts import OutOfRange, Reading, ToolCall
 from llmopt.prompt.kept_variables import Plain
 from llmopt.prompt.python_block import IN_A_ROW, Computed, ToolFacts
-from llmopt.prompt.reading import OutOfRange, Reading, ToolCall
 from llmopt.space import Space
 from llmopt.util.arguments import whole_number
 from llmopt.util.text import clean
@@ -143,14 +142,6 @@ class PromptCapabilities:
         """Return the attributes of a prompt; a missing one, or ``None``, has its default here."""
         values = {f.name: getattr(prompt, f.name, None) for f in fields(cls)}
         return cls(**{name: value for name, value in values.items() if value is not None})
-
-    def check_computes(self, name: str) -> None:
-        """Raise `TemplateError` unless answers to a prompt, by its name, may be Python."""
-        if not self.computes:
-            raise TemplateError(
-                f"compute=True: the prompt {name!r} takes no Python for an answer. Take "
-                "prompt='words', or leave compute out"
-            )
 
 
 @runtime_checkable

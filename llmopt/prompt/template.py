@@ -18,7 +18,7 @@ from llmopt.client.base import Message, Request, Style
 from llmopt.data import NO_DATA
 from llmopt.errors import SpaceError, TemplateError, did_you_mean
 from llmopt.history import Trial
-from llmopt.prompt.answer_parts import zero_point
+from llmopt.prompt.answer_parts import OutOfRange, zero_point
 from llmopt.prompt.answer_reader import AnswerReader, Originals
 from llmopt.prompt.describe import (
     Entries,
@@ -34,7 +34,6 @@ from llmopt.prompt.describe import (
 from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import data_words, laboratory_variables, listed, shown_blocks
-from llmopt.prompt.reading import OutOfRange
 from llmopt.prompt.shown_trials import KEEP, Keep, TokenBudget, fit, pick, ranked
 from llmopt.prompt.situation import (
     Complaint,

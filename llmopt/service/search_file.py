@@ -362,7 +362,8 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
     if len(set(asked)) < len(asked):
         raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
     for one in read:
-        repeat = optimizer.repetition(one)
+        before = optimizer.repeated(one)
+        repeat = before and optimizer.repetition(one, before)
         trial = of_trial(optimizer, optimizer.tell_as(one))
         warnings = [text for text in (trial.get("warning"), repeat) if text]
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})

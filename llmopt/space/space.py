@@ -179,6 +179,11 @@ class Space:
         return made
 
     @property
+    def rows(self) -> Candidates | None:
+        """The candidates, if each of them is a whole point."""
+        return self.candidates if self._stock is None else None
+
+    @property
     def _stock(self) -> Candidates | None:
         """The candidates, if they are a table of some parameters alone."""
         table = self.candidates
@@ -468,8 +473,8 @@ class Space:
 
     def points(self) -> list[tuple[Value, ...]]:
         """Return all feasible points of a finite space, each once."""
-        if self.candidates is not None and self._stock is None:
-            return [self.candidates[row] for row in range(self.candidates.size)]
+        if (table := self.rows) is not None:
+            return [table[row] for row in range(table.size)]
         return [values for values in self._enumerate(None) or () if self.admits(values)]
 
     def _enumerate(self, most: int | None = _MOST_COUNTED) -> list[tuple[Value, ...]] | None:
@@ -498,8 +503,8 @@ class Space:
         It is uniform, or log-uniform on a log scale, rounded to steps. If 1,000 points in a row
         break the constraints, it comes from `Feasible`.
         """
-        if self.candidates is not None and self._stock is None:
-            return self.candidates.sample(rng)
+        if self.rows is not None:
+            return self.rows.sample(rng)
         if not self.limits:
             return self.draw(rng)
         for _ in range(0 if self._rare else _DRAWS):

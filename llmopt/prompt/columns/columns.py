@@ -23,6 +23,7 @@ import numpy as np
 
 from llmopt.client.base import Message, Request
 from llmopt.history import Trial, without_withdrawn
+from llmopt.prompt.answer_parts import Point, Reading
 from llmopt.prompt.columns.frame import (
     Frame,
     covariance_frame,
@@ -31,7 +32,6 @@ from llmopt.prompt.columns.frame import (
     weigh,
 )
 from llmopt.prompt.columns.letters import RowReader, row_grammar
-from llmopt.prompt.reading import Point, Reading
 from llmopt.prompt.situation import Question, Situation, changed_options, check_counts
 from llmopt.space import Space, Value
 from llmopt.space.dimensions import Categorical

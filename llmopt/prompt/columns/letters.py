@@ -14,8 +14,8 @@ from string import ascii_lowercase
 import numpy as np
 
 from llmopt.errors import ParseError
+from llmopt.prompt.answer_parts import Reading
 from llmopt.prompt.columns.frame import Frame
-from llmopt.prompt.reading import Reading
 
 
 def row_grammar(varying: np.ndarray) -> str:
