@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -521,6 +520,8 @@ class Asks(Tells[Params]):
         cancelled ask still completes in its thread: its requests count, and its points are in
         `pending`.
         """
+        import asyncio
+
         return await asyncio.to_thread(self.ask, n, fixed=fixed)
 
     @property

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib.metadata
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -252,9 +250,13 @@ def install_hint(extra: str) -> str:
     """Return the command that installs the packages of an extra, or of several with commas."""
     names, project = extra.split(","), Path(__file__).resolve().parents[1] / "pyproject.toml"
     if project.is_file():  # a checkout may be newer than what was installed of it
+        import tomllib
+
         extras = tomllib.loads(project.read_text("utf-8"))["project"]["optional-dependencies"]
         packages = [package for name in names for package in extras[name]]
     else:
+        import importlib.metadata
+
         marks = [f'extra == "{name}"' for name in names]
         lines = [line.split("; ") for line in importlib.metadata.requires("llmopt") or ()]
         packages = [line[0] for line in lines if line[-1] in marks]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import (
@@ -328,8 +328,8 @@ def _search(
     one_of("progress", own["progress"], (True, False, None))
     _check_catch(own["catch"])
     workers, executor = workers_of(own["n_jobs"], own["executor"])
-    if isinstance(executor, ProcessPoolExecutor):
-        _check_sent(f)
+    if executor is not None:
+        _check_sent(f, executor)
     timeout = own["timeout"]
     for name in ("timeout", "evaluation_timeout"):
         if own[name] is not None and number(name, own[name], unit="seconds") <= 0:
@@ -382,8 +382,12 @@ def _check_catch(catch: Any) -> None:
         )
 
 
-def _check_sent(f: Any) -> None:
-    """Raise unless `f` can be sent to another process."""
+def _check_sent(f: Any, executor: Executor) -> None:
+    """Raise unless `f` can be sent to the processes of an executor."""
+    from concurrent.futures import ProcessPoolExecutor
+
+    if not isinstance(executor, ProcessPoolExecutor):
+        return
     try:
         pickle.dumps(f)
     except Exception as error:

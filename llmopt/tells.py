@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -352,10 +351,14 @@ class Tells(Results[Params], Closing):
         self, params: Any, reward: Any, **words: Unpack[TellArguments]
     ) -> Trial[Params]:
         """`tell` for asynchronous loops, with the same arguments."""
+        import asyncio
+
         return await asyncio.to_thread(self.tell, params, reward, **words)
 
     async def atell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
         """`tell_failure` for asynchronous loops, with the same arguments."""
+        import asyncio
+
         return await asyncio.to_thread(self.tell_failure, params, reason)
 
     def _inform(self) -> None:

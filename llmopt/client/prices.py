@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import json
 import math
@@ -155,10 +154,12 @@ def price_source(name: str) -> str:
 @functools.cache
 def price_list() -> str:
     """Return the name of the price list, with the date of its newest entry."""
+    from importlib import metadata
+
     try:
-        version = importlib.metadata.version("genai-prices")
+        version = metadata.version("genai-prices")
         spec = importlib.util.find_spec("genai_prices.data")
-    except (importlib.metadata.PackageNotFoundError, ModuleNotFoundError):
+    except (metadata.PackageNotFoundError, ModuleNotFoundError):
         return f"none ({install_hint('prices')})"
     today = datetime.date.today().isoformat()
     text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import stat
-import tomllib
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
@@ -174,6 +173,8 @@ def read_table(
 
 def read_toml(text: str) -> dict[str, Any]:
     """Return what TOML of somebody else says."""
+    import tomllib
+
     try:
         return tomllib.loads(text)
     except RecursionError:

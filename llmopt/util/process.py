@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import pickle
 import random
@@ -43,6 +42,8 @@ def call_within(seconds: float, function: Callable[..., Any], *args: Any) -> Any
     Raises:
         ProcessEndedError: The time is over, or the process crashed.
     """
+    import multiprocessing
+
     context: Any = multiprocessing.get_context("fork" if _LINUX else "spawn")
     with _starting, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads
