@@ -50,6 +50,7 @@ class _Draft:
 
     Attributes:
         base: The state that it began from.
+        asking: How the model is asked.
         scope: Its calls.
         rng: Its source of randomness.
         seen: Keys of the points not to propose again; grows.
@@ -58,6 +59,7 @@ class _Draft:
     """
 
     base: State
+    asking: Asking
     scope: Scope
     rng: np.random.Generator
     seen: set[Hashable]
@@ -249,8 +251,11 @@ class Asks(Tells[Params]):
 
     def _make(self, n: int, base: int, fixed: Fixed | None, *, repeats: bool) -> _Draft:
         """Return the new points of an ask that has seen `base` events, or repeats one that had."""
-        state, table = self._journal.state_at(base), self.space.rows
-        draft = _Draft(state, Scope(self._model, base, repeats), state.generator, state.keys)
+        state, table, asking = self._journal.state_at(base), self.space.rows, self._asking
+        if repeats and state.started is not None:  # on another machine it states the same
+            asking = asking.restored(state.started.facts)
+        scope = Scope(self._model, base, repeats)
+        draft = _Draft(state, asking, scope, state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
         partial = () if fixed is not None else state.partial[:missing]
@@ -305,12 +310,10 @@ class Asks(Tells[Params]):
 
     def _ask_model(self, draft: _Draft, n: int, fixed: Fixed | None) -> Outcome:
         """Return points of the model, or of the model and its partners."""
-        asking, state = self._asking, draft.base
+        asking, state = draft.asking, draft.base
         latest = state.count == self._journal.state.count
         with self._merging:
             history = state.history(self._merged if latest else None)
-        if state.started is not None:  # on another machine a repeated ask states the same
-            asking = asking.restored(state.started.facts)
         if asking.options.total is not None:  # prompts count a point once, its repeats included
             total = asking.options.total - len(state.trials) + len(history.trials)
             asking = replace(asking, options=replace(asking.options, total=max(1, total)))

@@ -35,6 +35,7 @@ from llmopt.errors import LLMOptError, StorageError
 from llmopt.evaluations import (
     read_objectives,
 )
+from llmopt.events import Started
 from llmopt.history import Direction, Params, Proposal
 from llmopt.journal import Journal, read_started
 from llmopt.lab.blocks import calculator_for as laboratory
@@ -199,11 +200,15 @@ class LLMOptimizer(Asks[Params]):
             check_same(there, self.started(), path, seed_given=seed_given)
             self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
         journal = Journal(path, self._first_state(), given.durable)
+        self._begin(journal, there)
+        return journal
+
+    def _begin(self, journal: Journal, there: Started | None) -> None:
+        """Have a journal say what search this is, unless its last event of this kind does."""
         now = self.started()
         noisier = there is not None and there.identity["options"] != now.identity["options"]
         if there is None or noisier or (there.options, there.facts) != (now.options, now.facts):
             journal.begin(now)
-        return journal
 
     def _first_state(self) -> State:
         queue = tuple(Proposal(values, "user", words) for words, values in self._start)
@@ -296,6 +301,7 @@ class LLMOptimizer(Asks[Params]):
                 "Restore the file from a copy"
             ) from error
         journal = Journal.read(path, optimizer._first_state())
+        optimizer._begin(journal, started)
         optimizer._journal = optimizer._model.journal = journal
         if (tool := optimizer._asking.tool) is not None:
             tool.read_from(Path(f"{path}.data"))

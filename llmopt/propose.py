@@ -174,7 +174,6 @@ class Outcome:
         trouble: Why points are missing, in words; empty if none are.
         capped: Whether a cap ended the asking.
         failed: Whether the model gave no point: it failed, could not be read, or a cap is reached.
-        ended: Whether an answer ended the search, so that no point is missing.
         error: What is to be raised once the points that were paid for before it are kept.
         unread: The last answers that could not be used, each with the reason.
         warnings: Texts for the user.
@@ -186,7 +185,6 @@ class Outcome:
     trouble: str = ""
     capped: bool = False
     failed: bool = False
-    ended: bool = False
     error: LLMOptError | None = None
     unread: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -358,7 +356,6 @@ class _Loop:
         for reading in answer.each:
             if reading.stop:
                 outcome.stop = self._reason(reading), reading.start
-                outcome.ended = True
                 break
             try:
                 proposals.append(self._task.accept(reading, completion, self._scope))
@@ -405,7 +402,7 @@ class _Loop:
     def result(self) -> Outcome:
         """Return the outcome; the cost of the requests is divided evenly among the points."""
         outcome, replies = self.outcome, self._scope.replies
-        if len(outcome.proposals) < self._n and not outcome.ended and not outcome.trouble:
+        if len(outcome.proposals) < self._n and outcome.stop is None and not outcome.trouble:
             outcome.trouble = "too few usable answers"
             if outcome.unread:
                 reason = outcome.unread[-1][1].partition("; ")[0]

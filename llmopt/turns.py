@@ -195,7 +195,7 @@ def fill(
         fixed: Values that the points keep.
     """
     missing = n - len(outcome.proposals)
-    if missing <= 0 or outcome.ended or outcome.error is not None:
+    if missing <= 0 or outcome.stop is not None or outcome.error is not None:
         return
     model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
     if outcome.capped:

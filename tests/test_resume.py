@@ -64,6 +64,14 @@ class TestResume:
         options = loaded.started().options
         assert (options["may_stop"], options["on_error"]) == (True, "fallback")
 
+    def test_a_loaded_search_asks_its_new_model_as_that_one_is_asked(self, whole):
+        client = ScriptedClient(numbered)
+        client.style = "completion"
+        loaded = LLMOptimizer.load(whole[0], client)
+        loaded.ask()
+        assert client.requests[-1].style == "completion"
+        assert loaded.started().facts == loaded._journal.state.started.facts
+
     def forged(self, path, change):
         """Change the first line of a file, and return the calls that read it."""
         with contextlib.closing(self.open(path)) as begun:

@@ -355,7 +355,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
         state = self._journal.state_at(base)
         scope, rng = Scope(self._model, base, repeats), state.generator
         writing = self._writing
-        if state.started is not None:  # on another machine a repeated ask states the same
+        if repeats and state.started is not None:  # on another machine it states the same
             there = state.started.facts
             facts = writing.facts.restored(there["model"])
             tool_facts = ToolFacts.from_json(there["tool"])
