@@ -290,9 +290,9 @@ def test_the_adapter_leaves_other_requests_alone(embedded_client):
     text = Request(
         (Message("user", "One, two, three,"),), style="completion", temperature=0, max_tokens=8
     )
-    ask(embedded_client, ["abcdefgabcdefgabcdef"])
+    ask(embedded_client, ["abcdefgabcdefgabcdef"], n=1)
     after = embedded_client.complete(text).completions[0].text
-    without = LocalClient(embedded_client.path, context_tokens=512)
+    without = LocalClient(embedded_client.path, context_tokens=512, threads=1)
     try:
         assert without.complete(text).completions[0].text == after
     finally:

@@ -403,7 +403,7 @@ def test_the_work_for_a_log_grows_with_its_length_and_no_faster(source):
         return made
 
     # The latest 200 trials are looked at for each row, so that it is even from there on.
-    few, some, many = (calls(n) for n in (400, 800, 1200))
+    few, some, many = (calls(n) for n in (250, 400, 550))
     assert many - some < 1.1 * (some - few)
 
 
