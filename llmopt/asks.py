@@ -254,7 +254,7 @@ class Asks(Tells[Params]):
         state, table, asking = self._journal.state_at(base), self.space.rows, self._asking
         if repeats and state.started is not None:  # on another machine it states the same
             asking = asking.restored(state.started.facts)
-        scope = Scope(self._model, base, repeats)
+        scope = Scope(self._model, state, repeats)
         draft = _Draft(state, asking, scope, state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(_others(state, fixed)))

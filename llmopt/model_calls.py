@@ -5,7 +5,7 @@ ended is repeated from the state in which it began, finds the replies that it pa
 only what is missing:
 
     model = ModelCalls(client, journal, Limits(max_requests=100))
-    scope = Scope(model, journal.state.count)        # one ask
+    scope = Scope(model, journal.state)              # one ask
     reply = scope.complete(request)                  # of the journal, or paid for within the caps
     journal.append(Asked(...))                       # settles the ask, and closes its replies
 """
@@ -236,7 +236,7 @@ class Scope:
 
     Args:
         owner: The model.
-        base: Number of events that the ask has seen.
+        state: What the ask has seen; an ask that is repeated takes that of the first time.
         repeats: Whether it repeats an ask that was interrupted. If that one sent another request
             first, `complete` raises `Stale`.
 
@@ -247,14 +247,14 @@ class Scope:
         replies: The replies of this ask, in order.
     """
 
-    def __init__(self, owner: ModelCalls, base: int, repeats: bool = False) -> None:
-        self._owner, self.base, self.client = owner, base, owner.client
+    def __init__(self, owner: ModelCalls, state: State, repeats: bool = False) -> None:
+        self._owner, self.base, self.client = owner, state.count, owner.client
         self._repeats = repeats
-        cap, state = owner.limits.max_requests, owner.journal.state
-        before = state.usage.requests - sum(paid.reply.requests for paid in state.paid)
+        cap, before = owner.limits.max_requests, state.usage.requests
         if cap is not None:  # of a study, other workers and runs have sent some, too
-            before += owner.journal.spent.requests - state.spent.requests
-        self._requests = None if cap is None else cap - before  # that this ask may send
+            before += owner.journal.spent.requests - owner.journal.state.spent.requests
+        # That this ask may send: a prompt states it, and interrupted calls since do not change it.
+        self._requests = None if cap is None else cap - before
         self._known: list[Run] = [run for run in owner.journal.state.open_runs]
         self._used: set[int] = set()  # numbers of the replies of this ask
         self.runs: list[Run] = []
@@ -300,11 +300,11 @@ class Scope:
                 return paid.reply
         in_doubt = state.under_way
         again = bool(in_doubt) and in_doubt[0].digest == digest  # it may be answered by now
+        if in_doubt:
+            owner.note(_lost(state))
         if self._repeats and not (self._used or again):
             raise Stale
         self._known.clear()  # of an ask that took another way
-        if in_doubt:
-            owner.note(_lost(state))
         owner.check_priced()
         reply = self._send(request, digest)
         self.replies.append(reply)

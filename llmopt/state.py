@@ -170,10 +170,10 @@ class State:
 
     @property
     def interrupted(self) -> int | None:
-        """Number of events that the ask which an interrupt ended had seen; ``None`` if none was."""
-        if self.paid:
-            return self.paid[0].base
-        return self.under_way[0].base if self.under_way else None
+        """Number of events that the last interrupted ask had seen; ``None`` if there is none."""
+        if self.under_way:
+            return self.under_way[0].base
+        return self.paid[-1].base if self.paid else None
 
     @property
     def keys(self) -> set[Any]:

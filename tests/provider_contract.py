@@ -570,7 +570,7 @@ class ProviderContract:
         client = self.client(server, api_key=KEY, timeout=0.8, price=Price(1.0, 2.0))
         server.play(Hang(), Say(self.body("x: 0.5")))
         model = ModelCalls(client, MemoryLedger(), Limits(max_cost=5.0))
-        assert Scope(model, 0).complete(ASK).completions[0].text == "x: 0.5"
+        assert Scope(model, model.journal.state).complete(ASK).completions[0].text == "x: 0.5"
         usage = model.usage
         assert (usage.requests, usage.unpriced, usage.estimated) == (2, 0, 1)
         # All of the cap may have been used up.
@@ -579,7 +579,7 @@ class ProviderContract:
         server.play(Hang())
         model.limits = Limits(max_cost=spent + 1e-9)
         with pytest.raises(BudgetExceededError):  # the most that the next call can cost counts
-            Scope(model, model.journal.state.count).complete(replace(ASK, seed=12))
+            Scope(model, model.journal.state).complete(replace(ASK, seed=12))
         assert server.seen == []
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

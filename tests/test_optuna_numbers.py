@@ -165,4 +165,4 @@ def test_an_ask_has_what_all_workers_of_the_study_leave_of_the_requests():
     study = study_of(first)
     study.optimize(bowl, n_trials=2)
     model = second._model(study)
-    assert Scope(model, 0).requests_left == 3
+    assert Scope(model, model.journal.state).requests_left == 3

@@ -328,3 +328,55 @@ def test_a_queued_point_waits_for_no_interrupted_request_and_loses_none_of_its_r
     with LLMOptimizer({"x": Float(0, 9)}, Killed([]), **made) as optimizer:
         assert optimizer.ask() == {"x": 3.0}
     assert sent[2:] == [sent[1]]  # the answer that was paid for is there
+
+
+def test_an_answer_near_a_cap_is_used_after_interrupted_calls_and_a_kill(tmp_path):
+    class Interrupted(Knowing):
+        def answer(self, request):
+            raise KeyboardInterrupt
+
+    made = {"prompt": "words", "description": "a bowl", "warmup": 0, "durable": False}
+    made |= {"storage": tmp_path / "s.jsonl", "max_requests": 15, "seed": 5}
+    for left in (15, 12, 9, 6, 3):  # the prompt states 3 and fewer
+        for _ in range(2):
+            with (
+                LLMOptimizer(XK, Interrupted(XK), **made) as optimizer,
+                pytest.raises(KeyboardInterrupt),
+            ):
+                optimizer.ask()
+        with LLMOptimizer(XK, Knowing(XK, points=1), **made) as optimizer:
+            point = optimizer.ask()
+            assert optimizer.left["requests"] == left - 3
+        rows = made["storage"].read_bytes().splitlines(keepends=True)
+        assert b'"replied"' in rows[-2]
+        made["storage"].write_bytes(b"".join(rows[:-1]))
+        client = Knowing(XK)
+        with LLMOptimizer(XK, client, **made) as optimizer:
+            assert optimizer.ask() == point
+            assert client.requests == []
+            optimizer.tell(point, -value_of(point))
+
+
+def test_of_two_interrupted_asks_the_later_one_is_repeated(tmp_path):
+    answers = ["no idea", *[KeyboardInterrupt] * 3, "x: 3"]
+
+    class Killed(Model):
+        def complete(self, request):
+            if answers[0] is KeyboardInterrupt:
+                raise answers.pop(0)
+            return Reply((Completion(answers.pop(0)),))
+
+    made = {"prompt": "words", "warmup": 0, "storage": tmp_path / "s.jsonl", "max_requests": 5}
+    for _ in range(3):
+        with (
+            LLMOptimizer({"x": Float(0, 9)}, Killed([]), description="a bowl", **made) as optimizer,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            optimizer.ask()
+    made["description"] = "a bowl with a dent"  # another request, with the number of those left
+    with LLMOptimizer({"x": Float(0, 9)}, Killed([]), **made) as optimizer:
+        assert optimizer.ask() == {"x": 3.0}
+    rows = made["storage"].read_bytes().splitlines(keepends=True)
+    made["storage"].write_bytes(b"".join(rows[:-1]))
+    with LLMOptimizer({"x": Float(0, 9)}, Killed([]), **made) as optimizer:
+        assert optimizer.ask() == {"x": 3.0}

@@ -293,7 +293,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         self, history: History, rng: np.random.Generator, n: int, seen: set[Hashable]
     ) -> Outcome:
         """Return at least one point of the model or its partners, or raise at the end."""
-        space, scope = self._parameters.space, Scope(self._model, self._ledger.state.count)
+        space, scope = self._parameters.space, Scope(self._model, self._ledger.state)
         asking = replace(self._asking, notes=self._notes(), refusal=self._refusal)
         waiting = [p.source for p in (*self._open.values(), *self._ready)]
         outcome = propose_in_turns(

@@ -329,7 +329,7 @@ class Asker:
         seen = free.keys_within(keys)
         n = 1 if need.given else self.batch_size
         ledger = model.journal
-        scope = Scope(model, ledger.state.count)
+        scope = Scope(model, ledger.state)
         try:
             with waiting():
                 answer = propose_in_turns(asking, scope, partners, free, view.history, rng, n, seen)

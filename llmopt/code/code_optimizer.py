@@ -353,7 +353,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
     def _write(self, base: int, *, repeats: bool) -> tuple[Outcome, ProgramTask, Scope, Any]:
         """Return the new program of an ask that has seen `base` events."""
         state = self._journal.state_at(base)
-        scope, rng = Scope(self._model, base, repeats), state.generator
+        scope, rng = Scope(self._model, state, repeats), state.generator
         writing = self._writing
         if repeats and state.started is not None:  # on another machine it states the same
             there = state.started.facts

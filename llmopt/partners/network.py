@@ -37,7 +37,7 @@ class NetworkPartner:
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"network"``; see `Partner.propose`."""
         journal = Journal(None, State(space, history.directions))
-        scope = Scope(ModelCalls(self._client, journal), 0)
+        scope = Scope(ModelCalls(self._client, journal), journal.state)
         task = PointTask(self._asking, space, history, set(seen))
         outcome = propose(task, scope, rng, n)
         return [

@@ -76,7 +76,7 @@ def test_a_call_in_doubt_costs_the_most_that_it_can_when_another_follows():
     )
     ledger.append(Called("another request", most=0.25))
     model = ModelCalls(client, ledger)
-    Scope(model, 0).complete(Request((Message("user", "x?"),)))
+    Scope(model, ledger.state).complete(Request((Message("user", "x?"),)))
     usage = model.usage
     assert (usage.requests, usage.failed_requests) == (2, 1)
     assert (usage.cost, usage.estimated, usage.unpriced) == (0.75, 1, 0)

@@ -196,7 +196,7 @@ class GenCode(Account):
                 Message("user", f"{error}\nCorrect it and give the complete function again."),
             )
         )
-        completions = Scope(self._model, self._journal.state.count).complete(request).completions
+        completions = Scope(self._model, self._journal.state).complete(request).completions
         self._journal.append(Asked())  # another request of the same text is another one
         return completions[0].text if completions else ""
 
