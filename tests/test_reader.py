@@ -215,6 +215,13 @@ def test_choices(written, choice):
         assert parse_parameters(text, CHOICES).values == (choice, 2.0), text
 
 
+def test_a_choice_that_is_a_tuple_is_a_list_in_json():
+    space = Space({"layers": Categorical([(16,), (16, 8)])})
+    assert parse_parameters('{"layers": [16, 8]}', space).values == ((16, 8),)
+    with pytest.raises(ParseError, match="`layers` has no readable value"):
+        parse_parameters('{"layers": [8, 16]}', space)
+
+
 @pytest.mark.parametrize(
     "written", ["rel", "relu7", "relu or relu6", "none of them", "1", "relu 6"]
 )

@@ -12,7 +12,6 @@ is not exactly readable is a complaint (`llmopt.util.numbers` lists the numbers 
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -405,8 +404,6 @@ class AnswerReader:
         dimension = self.space.dimensions[index]
         if value is ABSENT or not isinstance(dimension, Float | Int):
             return ""
-        if not math.isfinite(value):
-            raise ParseError(f"`{self.labels[index]}` must be a finite number", "")
         near = _NEAR * (dimension.high - dimension.low)
         if dimension.low - near <= value <= dimension.high + near:
             return ""

@@ -84,8 +84,6 @@ class ValueReader:
         for choice in self.choices:
             if type(choice) is type(value) and choice == value:
                 return choice
-        if isinstance(value, dict | list):
-            return _MISSING
         return self.read(value if isinstance(value, str) else json.dumps(value))
 
 
