@@ -17,6 +17,7 @@ from llmopt.errors import (
     BudgetExceededError,
     ParameterError,
     SearchStopped,
+    described,
     warn_user,
 )
 from llmopt.events import Asked, Queued, Started, Withdrawn
@@ -29,10 +30,10 @@ from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
+from llmopt.results import Results, no_longer
 from llmopt.resume_check import split_options
 from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
-from llmopt.tells import Tells, described, no_longer
 from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.text import clean, cut, short
@@ -73,7 +74,7 @@ def _others(state: State, fixed: Fixed | None) -> list[int]:
     return [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
 
 
-class Asks(Tells[Params]):
+class Asks(Results[Params]):
     """The part of `LLMOptimizer` that makes points."""
 
     batch_size: int

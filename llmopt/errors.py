@@ -261,3 +261,10 @@ def install_hint(extra: str) -> str:
         lines = [line.split("; ") for line in importlib.metadata.requires("llmopt") or ()]
         packages = [line[0] for line in lines if line[-1] in marks]
     return "pip install " + " ".join(f'"{package}"' for package in dict.fromkeys(packages))
+
+
+def described(error: BaseException) -> str:
+    """Return an exception that ended a search or an evaluation in words."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted by Ctrl-C"
+    return f"{type(error).__name__}: {error}".rstrip(": ")

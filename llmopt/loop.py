@@ -37,6 +37,7 @@ from llmopt.errors import (
     RewardError,
     SearchStopped,
     add_point,
+    described,
     is_permanent,
     warn_user,
 )
@@ -48,7 +49,6 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.options import SearchArguments, SearchOptions
 from llmopt.progress import Progress, say_kept, say_resumed, text_of_search
 from llmopt.space import Dimension, Space
-from llmopt.tells import described
 from llmopt.util.arguments import (
     check_function,
     check_names,

@@ -1,37 +1,395 @@
-"""The results of a search: trials, best and pending points, and usage."""
+"""The results of a search: how they are recorded, and how trials, best point and usage are read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Unpack
 
+from llmopt.callbacks import Callbacks
 from llmopt.client.base import client_name
-from llmopt.errors import LLMOptError, NoTrialsError
-from llmopt.events import Called
-from llmopt.history import Direction, History, Params, Proposal, Trial, why_no_best
+from llmopt.data import Evaluation
+from llmopt.errors import LLMOptError, NoTrialsError, ParameterError, RewardError, described
+from llmopt.evaluations import Result, TellArguments, expected_by_name, objective_name
+from llmopt.evaluations import read_result as checked_result
+from llmopt.events import Called, Corrected, Told
+from llmopt.history import (
+    Direction,
+    History,
+    Kind,
+    Params,
+    Proposal,
+    Trial,
+    why_no_best,
+    without_withdrawn,
+)
+from llmopt.imports import ImportReport, doubt_of, notes_on, read_rows, read_source
 from llmopt.journal import Journal
 from llmopt.model_calls import Account
+from llmopt.options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.repeats import Merged
 from llmopt.space import Space
+from llmopt.state import State
+from llmopt.util.closing import Closing
+from llmopt.util.text import clean, short
 from llmopt.util.threads import Lock
-from llmopt.views import Views, dataframe
+from llmopt.views import Views, dataframe, outcome
 
 if TYPE_CHECKING:
     import pandas
 
+logger = logging.getLogger(__name__)
 
-class Results(Views, Account, Generic[Params]):
-    """The readable part of `LLMOptimizer`."""
+
+class Results(Views, Account, Closing, Generic[Params]):
+    """The part of `LLMOptimizer` that records and reads results."""
 
     space: Space
     directions: tuple[Direction, ...]
     metrics: tuple[str, ...]  # names of the objectives; none if they have none
     prompt: Prompt
+    first_trial = 0  # from which messages count trials as arguments; 1 in the shell
+    _callbacks: Callbacks | None
     _journal: Journal
     _merged: Merged
     _merging: Lock
+    _options: SearchOptions
+    _warned_of: set[bool]  # of repeats with equal and with other rewards
+
+    def tell(
+        self,
+        params: Any,
+        reward: Any,
+        *,
+        feedback: str | None = None,
+        constraint_violation: float | None = None,
+        stderr: float | None = None,
+        samples: Sequence[float] | None = None,
+        curve: Sequence[float] | Sequence[tuple[float, float]] | None = None,
+        data: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        parts: Mapping[str, float] | None = None,
+        instead_of: Any = None,
+        replaces: int | None = None,
+    ) -> Trial[Params]:
+        """Record the reward of a point.
+
+        A point that `ask` returned is matched by its values, in any order; any other
+        valid point is recorded as the user's own, with a warning if it is none of the candidates or
+        has a number between two steps. With `instead_of` or `replaces` a number may also lie
+        beyond its bound, with a warning: `best` may be such a point, and no proposal is one.
+        NaN, infinity and ``None`` count as a failed evaluation.
+
+        Args:
+            params: A point in the form of the given space; copied.
+            reward: A number, or one for each objective, in their order or as a mapping from their
+                names; or an `Evaluation`.
+            feedback: Words about this point for prompts that show them.
+            constraint_violation: Sum of the amounts by which constraints are violated; 0
+                is feasible, and feasible points rank before the others. The amounts by which the
+                point breaks the space's linear constraints are added.
+            stderr: Standard error of the reward (of the first objective), for prompts that
+                show it.
+            samples: The numbers whose mean is the reward, if every point is evaluated with the same
+                seeds in the same order. Prompts then compare points seed by seed, and `stderr` is
+                computed if it is not given.
+            curve: Intermediate values of the evaluation, or pairs of a step and a value. The prompt
+                shows them, downsampled, in one line before `feedback`.
+            data: Named arrays, lists of arrays, or mappings of these, such as the steps of a
+                simulation. They stay on this machine: prompts show names and shapes, and the
+                model's Python reads the arrays (see docs/compute.md).
+            seed: The seed of the evaluation, if it differs from `seed_of`.
+            parts: Named numbers that the reward is made of, ``{"yield": 78.8, "waste": 1.0}``. The
+                prompt shows them beside it, and the model's Python has them as arrays.
+            instead_of: The pending point that `params` was measured in place of, because a
+                parameter could not be set exactly. It is no longer pending, and the model's reasons
+                for it belong to this trial.
+            replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
+                re-evaluated: it gets this point, unless that of another trial, and this reward in
+                place of its own. It keeps who proposed it and, as far as they are not given
+                again, `feedback` (unless it had failed), each of `parts`, `constraint_violation`,
+                `data` and `seed`; beside an equal reward also `stderr` and `samples`. Prompts,
+                `best` and reports follow.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: A value is of another kind, or beyond its bound without `instead_of` and
+                `replaces`; the message names the parameter. Or
+                `instead_of` is not pending, or there is no trial `replaces`, or another trial has
+                the point.
+            RewardError: The reward is not a number, or not one for each objective; or
+                `constraint_violation` or `stderr` is negative or not finite.
+            DataError: An entry of `data` has an unsupported type, or the data are too large.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        return self.tell_as(
+            self.read_result(
+                params,
+                reward,
+                feedback=feedback,
+                constraint_violation=constraint_violation,
+                stderr=stderr,
+                samples=samples,
+                curve=curve,
+                data=data,
+                seed=seed,
+                parts=parts,
+                instead_of=instead_of,
+                replaces=replaces,
+            )
+        )
+
+    def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
+        """Record that a point could not be evaluated.
+
+        The prompt shows the failure, and the point is not proposed again. If it failed for a
+        reason outside of the point, ``withdraw(trial=...)`` takes the trial back for another run.
+
+        Args:
+            params: A point of the space.
+            reason: Why, in words.
+
+        Returns:
+            The recorded trial.
+
+        Raises:
+            ParameterError: The point is not in the space.
+            StorageError: The storage file could not be written. Nothing was recorded.
+        """
+        return self.tell_as(self.read_failure(params, reason))
+
+    def read_result(self, params: Any, reward: Any, **words: Any) -> Result:
+        """Check a result, and return what `tell` would record; `tell_as` records it."""
+        words = {name: value for name, value in words.items() if value is not None}
+        if isinstance(reward, Evaluation):
+            reward, words = reward.value, reward.told_with(words)
+        if isinstance(reward, Mapping) and self.metrics:
+            if expected := expected_by_name(reward, self.metrics):
+                raise RewardError(f"reward={short(reward)}: {expected}")
+            given = {objective_name(name): value for name, value in reward.items()}
+            rewards = [given[name] for name in self.metrics]
+            reward = rewards if len(rewards) > 1 else rewards[0]
+        first, count, names = self.directions[0], len(self.directions), self.metrics
+        result = checked_result(
+            self.space, count, params, reward, direction=first, names=names, **words
+        )
+        state = self._journal.state
+        if result.instead_of is not None and state.without(result.instead_of)[0] is None:
+            raise ParameterError(
+                f"instead_of={short(words['instead_of'])}: {no_longer(state, queued=False)} "
+                "Without instead_of=, tell() records any point of the space"
+            )
+        if result.replaces is not None and result.replaces >= len(state.trials):
+            raise ParameterError(
+                f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
+                "expected the number of the trial whose result was wrong"
+            )
+        if result.replaces is None:
+            return result
+        before, key = state.trials[result.replaces], self.space.key
+        same = [t.number for t in state.trials if key(t.values) == key(result.values)]
+        if same and before.number not in same and before.state != "withdrawn":
+            wanted = " or ".join(f"#{n + 1} (Trial.number {n})" for n in same)
+            raise ParameterError(
+                f"replaces: trial #{before.number + 1} (Trial.number {before.number}) is "
+                f"{short(before.params)} with reward {before.reward}, and the point given, "
+                f"{short(self.space.labelled(result.values))}, is that of {wanted}: give that "
+                f"number. If #{before.number + 1} was mistyped, withdraw it first"
+            )
+        return self._corrected(result, before, words)
+
+    def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
+        """Return a corrected result with what the trial had, as far as it is not `given`."""
+        broken = sum(self.space.broken(before.values).values())
+        kept: dict[str, Any] = {"data": before.data, "seed": before.seed}
+        kept["constraint_violation"] = max(0.0, before.constraint_violation - broken)
+        if result.rewards == before.rewards:
+            kept |= {"stderr": before.stderr, "samples": before.samples}
+        if before.rewards is not None and not result.feedback:
+            kept["feedback"] = before.feedback
+        kept = {name: value for name, value in kept.items() if name not in given}
+        if result.parts or "parts" not in given:
+            kept["parts"] = {**before.parts, **result.parts}
+        kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
+        return replace(result, **kept)
+
+    def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
+        """Check a failure, and return what `tell_failure` would record."""
+        if isinstance(reason, BaseException):
+            reason = described(reason)
+        return Result(self.space.measured(params), None, str(reason))
+
+    def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
+        """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""
+        with self._journal.lock:
+            if kind == "search":
+                self._warn_of_repeat(result)
+            number = -1 if result.replaces is None else result.replaces
+            before = self._journal.state.trials[number] if number >= 0 else None
+            trial = self._record(result, kind).trials[number]
+        if before is not None and before.values != trial.values:
+            logger.warning(
+                "trial #%d was corrected to another point: it was %s with reward %s%s",
+                number + 1, self.space.labelled(before.values), before.reward,
+                "; it stays pending, too: withdraw it, or evaluate it"
+                * any(p.values == trial.values for p in self._journal.state.pending),
+            )  # fmt: skip
+        if doubt := self.doubt(trial):
+            logger.warning("%s", doubt)
+        if self._callbacks is not None:
+            best = self.history.best
+            self._callbacks.notify("told", trial, best and best.recorded, self.usage)
+        self._inform()
+        return trial
+
+    def _record(self, result: Result, kind: Kind) -> State:
+        """Store the data of a result, then its event."""
+        with self._journal.lock:
+            state, encode, kind_of = self._journal.state, self.space.to_json_values, Told
+            number, again, more = len(state.trials), 0, dict[str, Any]()
+            if result.replaces is not None:
+                number, kind_of = result.replaces, Corrected
+                before, more = state.trials[number], {"number": number}
+                kind, again = before.kind, before.corrected + 1
+            if result.instead_of is not None:
+                more = {"instead_of": encode(result.instead_of)}
+            return self._journal.append(
+                kind_of(
+                    encode(result.values),
+                    result.rewards,
+                    clean(result.feedback),
+                    result.violation,
+                    result.stderr,
+                    result.samples,
+                    kind,
+                    self._journal.arrays.keep(result.data, number, again),  # before its event
+                    result.seed,
+                    parts=dict(result.parts),
+                    **more,
+                )
+            )
+
+    def doubt(self, trial: Trial[Any]) -> str:
+        """Say why a trial's point could not have been proposed, and which is near; else nothing.
+
+        Of a point that was measured in place of another one, only numbers beyond a bound are in
+        doubt.
+        """
+        if trial.state == "withdrawn":
+            return ""
+        wrong = doubt_of(self.space, trial.values, moved=trial.instead_of is not None)
+        return wrong and (
+            f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
+            "mistake, record the right point with replaces="
+        )
+
+    def repeated(self, result: Result) -> Trial[Any] | None:
+        """Return the latest trial of a point that a result records again, unless `ask` did so."""
+        state = self._journal.state
+        new = result.samples or result.replaces is not None or result.instead_of is not None
+        if new or any(p.values == result.values for p in state.pending):
+            return None
+        before = next((t for t in reversed(state.trials) if t.values == result.values), None)
+        return None if before is None or before.state == "withdrawn" else before
+
+    def repetition(self, result: Result, before: Trial[Any]) -> str:
+        """Say that a result records the point of an earlier trial again; see `repeated`."""
+        if self._options.noisy:
+            trials = self._journal.state.trials
+            made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
+            return (
+                f"this is evaluation {made + 1} of the point of trial #{before.number + 1}: they "
+                "count as one point with their mean reward. If it corrects that trial, withdraw "
+                f"trial={len(trials) + self.first_trial} and tell it with "
+                f"replaces={before.number + self.first_trial}"
+            )
+        if result.rewards is None:
+            now = "as a failure"
+        elif result.rewards == before.rewards:
+            now = "with the same reward"
+        else:
+            rewards = result.rewards[0] if len(result.rewards) == 1 else result.rewards
+            earlier = "a failure" if before.rewards is None else before.reward
+            now = f"with another reward ({rewards}, before {earlier})"
+        return (
+            f"the point of trial #{before.number + 1} was recorded again {now}: it counts as "
+            "another trial. If this is that trial's right result, tell it with "
+            f"replaces={before.number + self.first_trial}; if rewards are noisy, pass noisy=True"
+        )
+
+    def _warn_of_repeat(self, result: Result) -> None:
+        """Warn of a repeat: of each failed point that has a reward now, else once for each kind."""
+        if self._options.noisy or (before := self.repeated(result)) is None:
+            return
+        same = result.rewards == before.rewards
+        if same not in self._warned_of or (before.state == "failed" and not same):
+            self._warned_of.add(same)
+            logger.warning("%s", self.repetition(result, before))
+
+    def import_trials(self, source: Any) -> ImportReport:
+        """Import trials of an earlier search; no request is sent.
+
+        Known trials are skipped, so a script may call this at each start; parts that the source
+        adds to them are recorded.
+
+        Args:
+            source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
+                of dictionaries. Parameters must have the names of this search. The columns of a
+                table are the parameters' names (with or without the ``params_`` of
+                `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
+                ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
+                part. An objective's own name can replace ``reward``. A row with none of the
+                reward columns is refused.
+
+        Returns:
+            The outcome of each row; print it.
+
+        Raises:
+            ParameterError: The source has the opposite direction.
+            StorageError: A file cannot be read or is a database, or the storage cannot be written.
+            TypeError: `source` is something else.
+        """
+        other = read_source(source, self.directions, self.metrics)
+        with self._journal.lock:  # not as one step: each of its trials is
+            trials = without_withdrawn(self._journal.state.trials)
+            results, rows = read_rows(self.space, other, trials, self.read_result)
+            for result in results:
+                self._record(result, "imported")
+        report = ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
+        if report.all_refused:
+            logger.warning("no row could be taken of %s: %s", report.source, rows[0].reason)
+        return report
+
+    async def atell(
+        self, params: Any, reward: Any, **words: Unpack[TellArguments]
+    ) -> Trial[Params]:
+        """`tell` for asynchronous loops, with the same arguments."""
+        import asyncio
+
+        return await asyncio.to_thread(self.tell, params, reward, **words)
+
+    async def atell_failure(self, params: Any, reason: str = "") -> Trial[Params]:
+        """`tell_failure` for asynchronous loops, with the same arguments."""
+        import asyncio
+
+        return await asyncio.to_thread(self.tell_failure, params, reason)
+
+    def _inform(self) -> None:
+        """Send the outcome so far to a client that accepts it."""
+        if callable(inform := getattr(self.client, "inform", None)):
+            inform(self._outcome())
+
+    def _outcome(self, recommended: int | None = None) -> str:
+        stop = self._journal.state.stop
+        point = None if stop is None else stop[1]
+        return outcome(self.history, self.space, recommended or point)
+
+    # -- what is known --------------------------------------------------------------------
 
     @property
     def history(self) -> History:
@@ -196,3 +554,12 @@ class Results(Views, Account, Generic[Params]):
             f"client={client_name(self.client)!r}, prompt={self.prompt.name!r}, "
             f"{len(self._journal.state.trials)} trials)"
         )
+
+
+def no_longer(state: State, queued: bool = True) -> str:
+    """Say why a point is not among those that wait for a result."""
+    where = "neither pending nor queued" if queued else "not pending"
+    return (
+        f"the point is {where}: ask() did not return it, it has a result, or it was withdrawn. "
+        f"{len(state.pending)} points are pending."
+    )

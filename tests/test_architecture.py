@@ -39,13 +39,12 @@ from_optuna
 to_optuna
 report_page
 views
-results
-finals
 resume_check
 imports
 sandbox
 lab
-tells
+results
+finals
 asks
 optimizer
 progress

@@ -44,6 +44,7 @@ from llmopt.errors import (
     NoTrialsError,
     RewardError,
     SearchStopped,
+    described,
 )
 from llmopt.events import Asked, Started, Told
 from llmopt.history import Direction, why_no_best
@@ -57,7 +58,6 @@ from llmopt.resume_check import check_same
 from llmopt.sandbox.failure import CandidateError, NoCandidateError
 from llmopt.sandbox.sandbox import Sandbox, WorkerLimits, require_confinement
 from llmopt.state import State, proposal_to_json
-from llmopt.tells import described
 from llmopt.util.arguments import MOST_SEED, check_names, seed_or_fresh, whole_number
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, cut

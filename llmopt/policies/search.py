@@ -35,6 +35,7 @@ from llmopt.errors import (
     NoTrialsError,
     SearchStopped,
     add_point,
+    described,
 )
 from llmopt.evaluation_loop import INTERRUPTED, drive
 from llmopt.history import Trial
@@ -65,7 +66,6 @@ from llmopt.policies.words.task_words import describe_task
 from llmopt.progress import Progress, say_kept, text_of_search
 from llmopt.prompt import PromptCapabilities, prompt_for
 from llmopt.resume_check import stored_options
-from llmopt.tells import described
 from llmopt.util.arguments import (
     MOST_SEED,
     check_names,
