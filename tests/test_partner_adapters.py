@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from llmopt import Completion, Reply, ScriptedClient, SpaceError
+from llmopt import (
+    ClientError,
+    Completion,
+    FallbackWarning,
+    Reply,
+    ScriptedClient,
+    SpaceError,
+)
 
 optuna = pytest.importorskip("optuna")
 ng = pytest.importorskip("nevergrad")
@@ -200,6 +207,15 @@ class TestNevergrad:
     def test_choices_are_refused_when_made(self):
         with pytest.raises(SpaceError, match="is a choice"):
             optimizer(ng.p.Instrumentation(x=ng.p.Choice(["a", "b"])))
+
+    def test_points_of_a_partner_do_not_hide_that_the_model_fails(self):
+        parametrization = ng.p.Instrumentation(x=ng.p.Scalar(lower=-5, upper=5))
+        mute = {"partner": "network", "warmup": 1, "attempts": 1, "max_fallbacks": 2}
+        llm = ParametrizedLLM(model=ScriptedClient(["no idea"] * 99), **mute, batch_size=2)
+        one = llm(parametrization, budget=99)
+        with pytest.warns(FallbackWarning), pytest.raises(ClientError, match="gave no point"):
+            one.minimize(lambda x: 1.0)
+        assert sources(one) == ["warmup", "network", "fallback", "network", "fallback"]
 
     def test_several_objectives(self):
         one = optimizer(warmup=2)

@@ -301,7 +301,7 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
             waiting=waiting,
         )  # fmt: skip
         self._ledger.settle((), outcome.rejected, [run.number for run in scope.runs])
-        if outcome.error is not None and not outcome.proposals:
+        if outcome.error is not None and outcome.failed:
             raise outcome.error
         for text in outcome.warnings:
             self._warned = True

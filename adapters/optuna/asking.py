@@ -339,7 +339,7 @@ class Asker:
             answer = Outcome(trouble=f"{type(error).__name__}: {error}", failed=True)
             fill(answer, asking, scope, free, rng, n, seen)
         ledger.settle((), answer.rejected, [run.number for run in scope.runs])
-        if answer.error is not None and not answer.proposals:
+        if answer.error is not None and answer.failed:
             raise answer.error
         for text in answer.warnings:
             if not answer.capped or model.reached != model.limits:
