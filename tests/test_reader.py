@@ -215,6 +215,12 @@ def test_choices(written, choice):
         assert parse_parameters(text, CHOICES).values == (choice, 2.0), text
 
 
+def test_json_that_is_nested_too_deeply_is_a_complaint():
+    for depth in (50, *range(800, 1000)):  # the decoder goes deeper than the encoder, by the stack
+        with pytest.raises(ParseError, match="the JSON cannot be read"):
+            parse_parameters(f'{{"x": {"[" * depth}{"]" * depth}, "y": 2}}', TWO)
+
+
 def test_a_choice_that_is_a_tuple_is_a_list_in_json():
     space = Space({"layers": Categorical([(16,), (16, 8)])})
     assert parse_parameters('{"layers": [16, 8]}', space).values == ((16, 8),)

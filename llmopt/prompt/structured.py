@@ -25,6 +25,7 @@ MOST_PARAMETERS = 200
 
 _MOST_CHOICES = 100
 _MOST_BRACES = 50  # of a text that are tried as the start of an object
+_MOST_LEVELS = 50  # of lists and objects in one another
 _LONGEST = 600  # characters of one reason, where the model can be held to that
 _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
@@ -206,11 +207,23 @@ def json_objects(text: str) -> tuple[list[dict[str, Any]], str]:
             break
         try:
             data, end = _DECODER.raw_decode(text, start)
+            _check_depth(data)
             objects += [data] if data else []
         except (ValueError, RecursionError) as error:
             trouble, end = trouble or str(error), start + 1
         start = text.find("{", end)
     return objects, "" if objects else trouble
+
+
+def _check_depth(data: Any) -> None:
+    """Raise `ValueError` for nested values that a complaint might be unable to write again."""
+    level = [data]
+    for _ in range(_MOST_LEVELS):
+        parts = [v for node in level for v in (node.values() if isinstance(node, dict) else node)]
+        level = [part for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
 
 
 def loose_answer(data: Mapping[str, Any], pairs: PairReader, expected: str) -> Answer | None:
