@@ -128,7 +128,7 @@ def read_result(
     names the point or the trial whose place it takes.
     """
     beyond = beyond or instead_of is not None or replaces is not None
-    values = _point(space, params, beyond)
+    values = evaluated_point(space, params, beyond)
     rewards, trouble = _rewards(reward, objectives, names)
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
@@ -175,25 +175,26 @@ def read_result(
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
         parts=_parts(parts),
-        instead_of=None if instead_of is None else _point(space, instead_of, True),
+        instead_of=None if instead_of is None else evaluated_point(space, instead_of, True),
         replaces=replaces,
     )
 
 
-def _point(space: Space, params: Any, beyond: bool) -> tuple[Value, ...]:
+def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Value, ...]:
     """Return the values of an evaluated point, or raise `ParameterError` with a remedy."""
     try:
-        return space.measured(params, beyond=beyond)
+        values = space.flatten(params, measured=True)
     except ParameterError as error:
-        if " is outside [" in str(error) and not beyond:
-            raise ParameterError(
-                f"{error}. If it was measured in place of a pending point, give that as instead_of="
-            ) from None
         given = params.values() if isinstance(params, Mapping) else ()
         texts = [v for v in given if isinstance(v, str) and f"={v!r} is of type" in str(error)]
         if not texts:
             raise
         raise ParameterError(f"{str(error).rstrip('.')}{_written(texts[0])}") from None
+    if not beyond and (outside := space.deviation(values, steps=False)):
+        raise ParameterError(
+            f"{outside}. If it was measured in place of a pending point, give that as instead_of="
+        )
+    return values
 
 
 def _parts(parts: Any) -> dict[str, float]:

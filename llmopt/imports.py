@@ -310,7 +310,9 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
         try:
             if isinstance(value, str) and value not in choices:
                 value = dimension.parse(value)
-            value = dimension.measured(value, beyond=bool(row.words.get("beyond")))
+            own: Any = dimension.check(value, measured=True)
+            fits = isinstance(dimension, Categorical) or dimension.low <= own <= dimension.high
+            value = dimension.check(own, measured=fits or bool(row.words.get("beyond")))
         except ParameterError as error:
             troubles[index] = error
         values.append(value)

@@ -62,9 +62,7 @@ class AnyPoints:
         """Return nothing: these points are not stored."""
         return []
 
-    def from_json_values(
-        self, values: Sequence[Any], measured: bool = False, beyond: bool = False
-    ) -> tuple[Any, ...]:
+    def from_json_values(self, values: Sequence[Any], measured: bool = False) -> tuple[Any, ...]:
         """Return the values."""
         return tuple(values)
 

@@ -12,7 +12,13 @@ from llmopt.callbacks import Callbacks
 from llmopt.client.base import client_name
 from llmopt.data import Evaluation
 from llmopt.errors import LLMOptError, NoTrialsError, ParameterError, RewardError, described
-from llmopt.evaluations import Result, TellArguments, expected_by_name, objective_name
+from llmopt.evaluations import (
+    Result,
+    TellArguments,
+    evaluated_point,
+    expected_by_name,
+    objective_name,
+)
 from llmopt.evaluations import read_result as checked_result
 from llmopt.events import Called, Corrected, Told
 from llmopt.history import (
@@ -222,7 +228,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         """Check a failure, and return what `tell_failure` would record."""
         if isinstance(reason, BaseException):
             reason = described(reason)
-        return Result(self.space.measured(params), None, str(reason))
+        return Result(evaluated_point(self.space, params), None, str(reason))
 
     def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""

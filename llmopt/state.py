@@ -66,10 +66,8 @@ class PointSpace(Protocol):
     def to_json_values(self, values: tuple[Any, ...]) -> list[Any]:
         """Return a point as JSON."""
 
-    def from_json_values(
-        self, values: Sequence[Any], measured: bool = False, beyond: bool = False
-    ) -> tuple[Any, ...]:
-        """Return the point of a line, proposed or `measured`, perhaps `beyond` its bounds."""
+    def from_json_values(self, values: Sequence[Any], measured: bool = False) -> tuple[Any, ...]:
+        """Return the point of a line, proposed or `measured`."""
 
 
 @dataclass(frozen=True)
@@ -405,8 +403,7 @@ def _stop(stop: Sequence[Any] | None) -> Stop | None:
 
 
 def _told(state: State, event: Told) -> State:
-    beyond = bool(event.instead_of) or event.kind == "imported"
-    values = state.space.from_json_values(event.values, measured=True, beyond=beyond)
+    values = state.space.from_json_values(event.values, measured=True)
     asked = state.space.from_json_values(event.instead_of) if event.instead_of else None
     proposal, after = state.without(values if asked is None else asked, event.seed)
     stop = state.stop
@@ -437,7 +434,7 @@ def _result(trial: Trial[Any]) -> tuple[Any, ...]:
 def _corrected(state: State, event: Corrected) -> State:
     before = state.trials[event.number]
     about = _proposed(before) | {
-        "values": state.space.from_json_values(event.values, measured=True, beyond=True),
+        "values": state.space.from_json_values(event.values, measured=True),
         "corrected": before.corrected + 1,
         "old_rewards": _old_rewards(before),
     }

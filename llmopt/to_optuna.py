@@ -101,7 +101,7 @@ def trials_of(
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
-            deviation=None if space.holds(trial.values) else space.deviation(trial.values),
+            deviation=space.deviation(trial.values) or None,
             outside=(table is not None and table.complaint(trial.values) != "") or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):

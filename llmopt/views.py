@@ -180,7 +180,8 @@ def on_bounds(space: Space, values: Sequence[Value]) -> tuple[str, ...]:
     ends = []
     for i, (unit, d) in enumerate(zip(space.encode(values), space.dimensions, strict=True)):
         end = "lowest" if unit < _ON_BOUND else "highest" if unit > 1 - _ON_BOUND else ""
-        if end and not isinstance(d, Categorical) and d.count >= 5 and d.holds(values[i]):
+        fixed = isinstance(d, Categorical) or d.count < 5 or d.clip(values[i]) != values[i]
+        if end and not fixed:
             ends.append(f"{space.names[i]} = {d.format(values[i])}, the {end} value allowed")
     more = len(ends) - _SHOWN_ENDS
     return (*ends[:_SHOWN_ENDS], *([f"and {more} more"] if more > 0 else []))

@@ -157,15 +157,6 @@ class BranchedSpace(Space):
             return []
         return [i for i in super().missing(point) if i not in self._fixed]
 
-    def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Check a flat point as `Space.check` does; it may lack any value."""
-        pairs = zip(self.dimensions, self._each(values), strict=True)
-        return tuple([v if v is ABSENT else d.check(v) for d, v in pairs])
-
-    def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
-        """Return a flat point with the given values, the fixed ones, and without inactive ones."""
-        return tuple(self._settle(values))
-
     def _settle(
         self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value] | None = None
     ) -> list[Value]:

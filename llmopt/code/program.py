@@ -57,9 +57,7 @@ class ProgramSpace:
         """Return a program as JSON."""
         return list(values)
 
-    def from_json_values(
-        self, values: Sequence[Any], measured: bool = False, beyond: bool = False
-    ) -> tuple[Any, ...]:
+    def from_json_values(self, values: Sequence[Any], measured: bool = False) -> tuple[Any, ...]:
         """Return the program of a line.
 
         Raises:

@@ -440,7 +440,7 @@ class Originals:
             return True
 
         for trial in self.history.trials[::-1]:
-            if equal(trial.values, self.lines, trial) and self.space.holds(trial.values):
+            if equal(trial.values, self.lines, trial) and not self.space.deviation(trial.values):
                 return tuple(trial.values)
         return tuple(next((p for p in self.history.pending if equal(p, True)), point))
 

@@ -446,6 +446,6 @@ def _completed(optimizer: LLMOptimizer[Any], params: Any, others: dict[str, Any]
     if base is None or not Fixed.some(space, params):
         return params
     given = {space.place[name]: value for name, value in params.items()}  # of no candidate, perhaps
-    given = {i: space.dimensions[i].measured(value) for i, value in given.items()}
+    given = {i: space.dimensions[i].check(value, measured=True) for i, value in given.items()}
     values = Fixed(space, given).apply(base)
     return params if values is None else space.unflatten(values)

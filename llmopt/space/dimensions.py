@@ -3,8 +3,8 @@
 A dimension is immutable and does all arithmetic with single values; `bound` gives it its name.
 ``check`` refuses a value that ``clip`` would move. ``format`` and ``parse`` are its text, ``draw``
 takes a random number and ``decode`` a point of [0, 1], ``value`` and ``place`` count its values,
-``key`` identifies one, and ``code`` and ``restore`` are for JSON. ``measured`` takes what ``check``
-refuses as the value of a proposal, and an experiment may have had; ``holds`` tells the two apart.
+``key`` identifies one, and ``code`` and ``restore`` are for JSON. An experiment may have had what
+cannot be proposed: ``check`` takes it if it was ``measured``.
 """
 
 from __future__ import annotations
@@ -169,19 +169,11 @@ class Categorical(BaseDimension):
             )
         return self.choices[code]
 
-    def check(self, value: Value) -> Hashable:
-        """Return a choice in exact form, or raise `ParameterError`."""
+    def check(self, value: Value, measured: bool = False) -> Hashable:
+        """Return a choice in exact form, or raise `ParameterError`; also of one `measured`."""
         return self.choices[self.code(value)]
 
     clip = check
-
-    def measured(self, value: Value, beyond: bool = True) -> Hashable:
-        """Return a choice in exact form, as `check` does: none lies between or beyond others."""
-        return self.check(value)
-
-    def holds(self, value: Value) -> bool:
-        """Whether a choice is one of the dimension: always."""
-        return True
 
     def value(self, k: int) -> Hashable:
         """Return choice number `k`."""
@@ -304,11 +296,3 @@ def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
         number = Float if kind == "float" else Int
         return number(data["low"], data["high"], log=data["log"], step=data["step"], when=when)
     raise SpaceError(f"unknown dimension type {kind!r}; expected float, int or categorical.")
-
-
-def tame(dimension: Dimension, value: Value) -> Value:
-    """Return a value that may be out of range in exact form, or as it is if it has none."""
-    try:
-        return dimension.clip(value)
-    except (ParameterError, OverflowError):
-        return value

@@ -86,6 +86,7 @@ class _Number(BaseDimension):
     _places: int = field(default=0, init=False, compare=False)  # decimals of its steps
     _digits: int = field(default=0, init=False, compare=False)  # significant digits shown
     narrow: Any = field(default=None, init=False, compare=False)  # dtype, if below float64
+    _range: Any = field(default=None, init=False, compare=False)  # minimum, maximum of its type
 
     def __post_init__(self) -> None:
         kind, low, high = type(self).__name__, self._read("low"), self._read("high")
@@ -150,10 +151,11 @@ class _Number(BaseDimension):
         noun = "an integer" if isinstance(self, Int) else "a number"
         return f"{noun} in [{self.low!r}, {self.high!r}]"
 
-    def check(self, value: Value) -> Any:
+    def check(self, value: Value, measured: bool = False) -> Any:
         """Return a value in exact form, or raise `ParameterError`.
 
-        A value that misses a bound or a step by a rounding error of float32 is moved onto it.
+        A value that misses a bound or a step by a rounding error of float32 is moved onto it. One
+        that was `measured` may lie between two steps and beyond a bound.
         """
         nearest, number = self.clip(value), as_number(value) or 0
         inside = self.low <= number <= self.high
@@ -166,42 +168,20 @@ class _Number(BaseDimension):
             error = min(error, _ON_GRID * room)
         if isinstance(self, Float) and nearest - error <= number <= nearest + error:
             return nearest
+        fits = self._range[0] <= number <= self._range[1] and not (self.log and number <= 0)
+        if measured and fits and not (isinstance(self, Int) and number % 1):
+            return self._held(number)
         what = f"is not a whole number of steps of {self.step!r} above {self.low!r}"
         if not inside:
             what = f"is outside [{self.low!r}, {self.high!r}]"
         elif isinstance(self, Int) and number != int(number):
             what = "is not an integer"
-        raise ParameterError(
-            f"`{self._name}`={number!r} {what}; the nearest valid value is {nearest!r}"
-        )
-
-    def measured(self, value: Value, beyond: bool = True) -> Any:
-        """Return a value that was measured in exact form, or raise `ParameterError`.
-
-        It may lie between two steps and, if `beyond`, beyond a bound.
-        """
-        try:
-            return self.check(value)
-        except ParameterError:
-            number, whole = as_number(value), isinstance(self, Int)
-            most = _INT_LIMIT if whole else float(np.finfo(self.narrow or np.float64).max)
-            if number is None or not -most <= number <= most or (whole and number % 1):
-                raise
-            if (self.log and number <= 0) or not (beyond or self.low <= number <= self.high):
-                raise
-        if whole:
-            return int(number)
-        return float(number if self.narrow is None else self.narrow.type(number)) + 0.0
+        got = repr(number).removesuffix(".0")
+        raise ParameterError(f"`{self._name}`={got} {what}; the nearest valid value is {nearest!r}")
 
     def restore(self, code: Any) -> Any:
         """Return the number of a code, unchecked."""
         return code
-
-    def holds(self, value: Value) -> bool:
-        """Whether a number lies within the bounds and on a step."""
-        if not self.low <= value <= self.high:
-            return False
-        return not self.step or bool(self.value(self.place(value)) == value)
 
     def clip(self, value: Value) -> Any:
         """Return the valid value nearest to a number."""
@@ -213,11 +193,17 @@ class _Number(BaseDimension):
             return self.low
         return self.high if number >= self.high else self._nearest(number)
 
+    def _held(self, number: float | int) -> Any:
+        """Return a number as its type holds it."""
+        if isinstance(self, Int):
+            return int(number)
+        held = number if self.narrow is None else self.narrow.type(number)
+        return float(held) + 0.0  # no negative zero
+
     def _nearest(self, number: float | int) -> Any:
         """Return the valid value nearest to a number between the bounds."""
         if not self.step:
-            held = number if self.narrow is None else self.narrow.type(number)
-            return float(held) + 0.0  # no negative zero
+            return self._held(number)
         if isinstance(self, Int) and isinstance(number, int):  # exact beyond 2**53
             return self.value((2 * (number - self.low) + self.step) // (2 * self.step))
         if self.step == 1 and isinstance(self, Int):
@@ -264,7 +250,7 @@ class _Number(BaseDimension):
         """Return the text of a value."""
         if isinstance(self, Int):
             return str(int(value))
-        if (self.step or not self.span) and not self.holds(value):
+        if (self.step or not self.span) and self.clip(value) != value:
             text = f"{value:.9g}"
         elif self.decimals is not None:
             text = f"{value:.{self.decimals}f}"
@@ -309,7 +295,8 @@ class Float(_Number):
         # A proposal must be a number that the array can hold, or it would not be recognized later.
         narrow = kind if kind is not None and kind.itemsize < 8 else None
         decimals, digits = _resolution(self, decimals)
-        freeze(self, narrow=narrow, decimals=decimals, _digits=digits)
+        most = float(np.finfo(narrow or np.float64).max)
+        freeze(self, narrow=narrow, decimals=decimals, _digits=digits, _range=(-most, most))
 
 
 @dataclass(frozen=True, repr=False)
@@ -322,6 +309,12 @@ class Int(_Number):
 
     low: int
     high: int
+
+    def _fit(self, dtype: str | None, decimals: int | None) -> None:
+        ends = (-_INT_LIMIT, _INT_LIMIT)
+        if dtype is not None and np.dtype(dtype).kind in "iu":
+            ends = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+        freeze(self, _range=ends)
 
 
 def _resolution(dimension: Float, decimals: int | None) -> tuple[int | None, int]:

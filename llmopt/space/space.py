@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,7 +21,6 @@ from llmopt.space.dimensions import (
     dimension_from_dict,
     dimension_to_dict,
     only,
-    tame,
 )
 from llmopt.space.feasible import Feasible
 from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
@@ -28,7 +28,7 @@ from llmopt.space.numeric import MAX_DECIMALS
 from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
-from llmopt.util.text import a_type, cut, short
+from llmopt.util.text import a_type, cut
 
 _MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
 _DRAWS = 1000  # random points in a row that may break the constraints
@@ -320,44 +320,25 @@ class Space:
 
     # Form ---------------------------------------------------------------------------
 
-    def flatten(self, params: Any) -> tuple[Value, ...]:
+    def flatten(self, params: Any, *, measured: bool = False) -> tuple[Value, ...]:
         """Check parameters in the user's form and return them flat.
 
         A value that misses a bound or a step by a rounding error (a few units of float32) is moved
-        onto it. Values of inactive parameters are ignored.
+        onto it. Values of inactive parameters are ignored. Numbers that were `measured` may lie
+        between two steps and beyond a bound: a dial may overshoot.
 
         Raises:
             ParameterError: A value, a shape, a type or a name does not belong to the space.
         """
-        return self.check(self._form.read(params))
-
-    def measured(self, params: Any, *, beyond: bool = False) -> tuple[Value, ...]:
-        """Check the parameters of an evaluated point, and return them flat.
-
-        Unlike a point that is proposed, it may have numbers between two steps and, if `beyond`,
-        beyond a bound: a dial may overshoot.
-
-        Raises:
-            ParameterError: As for `flatten`, or the type of a Gymnasium space cannot hold a number.
-        """
-        values = self._checked(self._form.read(params), lambda d, v: d.measured(v, beyond))
-        try:
-            self._form.build(iter(values))
-        except OverflowError as error:
-            raise ParameterError(f"{short(params)}: {error}") from None
-        return values
+        return self.check(self._form.read(params), measured)
 
     def unflatten(self, values: Sequence[Value]) -> Any:
-        """Return a flat point, proposed or measured, in the user's form, as a new object.
+        """Return an exact flat point in the user's form, as a new object.
 
         Raises:
-            ParameterError: It is not a point of this form.
+            ParameterError: The number of values is wrong.
         """
-        return self._form.build(iter(self._checked(values, lambda d, v: d.measured(v))))
-
-    def holds(self, values: Sequence[Value]) -> bool:
-        """Whether all numbers of an exact flat point lie within their bounds and on their steps."""
-        return all(v is ABSENT or d.holds(v) for d, v in zip(self.dimensions, values, strict=True))
+        return self._form.build(iter(self._each(values)))
 
     def deviation(self, values: Sequence[Value], steps: bool = True) -> str:
         """Say which numbers of a flat point miss a bound, or a step if `steps`; else nothing."""
@@ -386,19 +367,15 @@ class Space:
         """Check parameters as `flatten` does, and return an exact copy."""
         return self._form.build(iter(self.flatten(params)))
 
-    def check(self, values: Sequence[Value]) -> tuple[Value, ...]:
+    def check(self, values: Sequence[Value], measured: bool = False) -> tuple[Value, ...]:
         """Check a flat point as `flatten` checks parameters, and return it in exact form.
 
         Raises:
             ParameterError: See `flatten`.
         """
-        return self._checked(values, lambda d, value: d.check(value))
-
-    def _checked(
-        self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value]
-    ) -> tuple[Value, ...]:
-        point = self._settle(self._each(values), exact)
-        if lacking := self.missing(dict(enumerate(point))):
+        point = self._settle(self._each(values), lambda d, v: d.check(v, measured))
+        absent = any(value is ABSENT for value in point)
+        if lacking := self.missing(dict(enumerate(point))) if absent else ():
             name, needed = self.names[lacking[0]], self.condition(lacking[0])
             why = f", which a point has {needed}" if needed else ""
             raise ParameterError(f"missing {name!r}{why}; give a value for it.")
@@ -444,27 +421,29 @@ class Space:
             return True
 
         def near(name: str) -> Value:  # of a measured value the nearest that can be proposed
-            return tame(self._by_name[name], values[self.place[name]])
+            value = values[self.place[name]]
+            if value is not ABSENT:
+                with contextlib.suppress(ParameterError, OverflowError):
+                    return self._by_name[name].clip(value)
+            return value
 
         return bool(rule.active(near))
 
     def missing(self, point: Mapping[int, Value]) -> list[int]:
         """Return the positions of the values that a point, by positions, still needs."""
-        values = [point.get(i, ABSENT) for i in range(len(self.names))]
-        if self._rules:
-            values = self._settle(values, tame)
+        values = self.conform([point.get(i, ABSENT) for i in range(len(self.names))])
         return [i for i, v in enumerate(values) if v is ABSENT and self.active(i, values)]
 
     def conform(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Return a flat point with the given values, without inactive ones."""
-        return tuple(self._settle(values) if self._rules else values)
+        return tuple(self._settle(values))
 
     def _settle(
         self, values: Sequence[Value], exact: Callable[[Dimension, Value], Value] | None = None
     ) -> list[Value]:
         """Return values in exact form, and `ABSENT` for what the point cannot have."""
         point = list(values)
-        for i in self._order:
+        for i in self._rules if exact is None else self._order:
             if self.active(i, point) is False:
                 point[i] = ABSENT
             elif exact is not None and point[i] is not ABSENT:
@@ -621,10 +600,8 @@ class Space:
         return tuple([v if v is ABSENT else d.key(v) for d, v in pairs])
 
     def tried(self, keys: Iterable[Hashable]) -> int:
-        """Return how many keys are of points that can be proposed: `holds` of them is true."""
-        if all(isinstance(d, Categorical) for d in self.dimensions):
-            return len(list(keys))
-        return sum(self.holds(key) for key in keys)  # type: ignore[arg-type]
+        """Return how many keys are of points that can be proposed, without `deviation`."""
+        return sum(not self.deviation(key) for key in keys)  # type: ignore[arg-type]
 
     # Storage ------------------------------------------------------------------------
 
@@ -678,18 +655,12 @@ class Space:
         return [None if v is ABSENT else d.code(v) for d, v in pairs]
 
     def from_json_values(
-        self,
-        values: Sequence[float | int | None],
-        measured: bool = False,
-        beyond: bool = False,
+        self, values: Sequence[float | int | None], measured: bool = False
     ) -> tuple[Value, ...]:
         """Return the flat point that `to_json_values` wrote, checked as a proposed one.
 
         Raises:
-            ParameterError: As for `flatten` or, if the point was measured, as for `measured`.
+            ParameterError: See `flatten`, also of a point that was `measured`.
         """
         pairs = zip(self.dimensions, self._each(values), strict=True)
-        restored = [ABSENT if v is None and self.conditional else d.restore(v) for d, v in pairs]
-        if not measured:
-            return self.check(restored)
-        return self._checked(restored, lambda d, value: d.measured(value, beyond))
+        return self.check([ABSENT if v is None else d.restore(v) for d, v in pairs], measured)
