@@ -48,7 +48,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
     numbers = {
         "--episodes": "episodes of one evaluation (default: the task's own, 20 for mountaincar, "
         "mostly 5)",
-        "--finalists": "number of each method's best policies that are compared on held-out "
+        "--finalists": "number of each method's best policies that are compared on new "
         f"initial states (default: {FINALISTS}, each in {FINAL_ROUNDS} times --episodes; 0: none)",
         "--heldout": "held-out initial states of the final score (default: 100)",
     }
