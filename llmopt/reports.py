@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmopt.client.scripted import ScriptedClient
-from llmopt.code.views import StoredCode
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
@@ -169,6 +168,8 @@ def _head(path: Path) -> bytes:
 def _stored(path: Path) -> Any:
     """Return a stored search, from which nobody proposes."""
     if "functions" in read_started(path).identity:
+        from llmopt.code.views import StoredCode  # with Gymnasium
+
         return StoredCode(path)
     return stored_search(path)
 

@@ -81,6 +81,7 @@ def test_import_pulls_in_no_sdk_and_no_simulator():
         "PIL",
         "pygame",
         "scipy",
+        "gymnasium",
         # Of Python itself: most programs need none of them.
         "asyncio",
         "concurrent.futures.process",
@@ -89,7 +90,7 @@ def test_import_pulls_in_no_sdk_and_no_simulator():
         "tomllib",
     )
     code = (
-        "import sys, llmopt\n"
+        "import sys, llmopt, llmopt.commands.ask\n"
         "llmopt.LLMOptimizer({'x': llmopt.Float(0, 1)}, llmopt.ScriptedClient([]))\n"
         f"print([m for m in {heavy!r} if m in sys.modules])"
     )
