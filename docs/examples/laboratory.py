@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROUNDS = 6 if "--quick" in sys.argv else 25
+ROUNDS = 3 if "--quick" in sys.argv else 25
 RECIPE = {
     "direction": "maximize",
     "model": "network",  # or a chat model, which reads a "description" and your words, too

@@ -7,7 +7,7 @@ which is asked by default, reads numbers only.
 
     python optuna_sklearn.py                  # the embedded model, 30 trials: a minute
     python optuna_sklearn.py openai:NAME      # a hosted model; its key is in the environment
-    python optuna_sklearn.py --quick          # 14 trials
+    python optuna_sklearn.py --quick          # 20 trials
 """
 
 import sys
