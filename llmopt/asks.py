@@ -50,16 +50,14 @@ class _Draft:
     """The points of an ask that is not recorded yet.
 
     Attributes:
-        base: The state that it began from.
         asking: How the model is asked.
-        scope: Its calls.
+        scope: Its calls, and the state that it began from.
         rng: Its source of randomness.
         seen: Keys of the points not to propose again; grows.
         outcome: Its points.
         completed: How many points with some parameters got the others.
     """
 
-    base: State
     asking: Asking
     scope: Scope
     rng: np.random.Generator
@@ -256,7 +254,7 @@ class Asks(Results[Params]):
         if repeats and state.started is not None:  # on another machine it states the same
             asking = asking.restored(state.started.facts)
         scope = Scope(self._model, state, repeats)
-        draft = _Draft(state, asking, scope, state.generator, state.keys)
+        draft = _Draft(asking, scope, state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
         partial = () if fixed is not None else state.partial[:missing]
@@ -293,7 +291,7 @@ class Asks(Results[Params]):
             draft: The ask.
             kinds: What each point wanted has to keep; given points may end before the last.
         """
-        given, state = self._warmup_points, draft.base
+        given, state = self._warmup_points, draft.scope.state
         begun = state.warmed
         if given is None:
             made = len(without_withdrawn(state.trials))
@@ -311,7 +309,7 @@ class Asks(Results[Params]):
 
     def _ask_model(self, draft: _Draft, n: int, fixed: Fixed | None) -> Outcome:
         """Return points of the model, or of the model and its partners."""
-        asking, state = draft.asking, draft.base
+        asking, state = draft.asking, draft.scope.state
         latest = state.count == self._journal.state.count
         with self._merging:
             history = state.history(self._merged if latest else None)
@@ -342,7 +340,7 @@ class Asks(Results[Params]):
 
     def _untried(self, draft: _Draft) -> list[Proposal]:
         """Return the proposals of an ask whose points were not recorded since it began."""
-        now, base, key = self._journal.state, draft.base, self.space.key
+        now, base, key = self._journal.state, draft.scope.state, self.space.key
         if now.count == base.count or self._options.noisy:
             return list(draft.outcome.proposals)
         given = "warmup" if self._warmup_points is not None else ""
@@ -357,7 +355,7 @@ class Asks(Results[Params]):
         outcome, key = draft.outcome, self.space.key
         with self._journal.lock:
             now, proposals = self._journal.state, self._untried(draft)
-            completed = sum(p in now.partial for p in draft.base.partial[: draft.completed])
+            completed = sum(p in now.partial for p in draft.scope.state.partial[: draft.completed])
             waiting = _others(now, fixed) if n else []
             ready = len(now.queue) - len(waiting)
             missing = n - ready - len(proposals)

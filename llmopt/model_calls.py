@@ -239,14 +239,14 @@ class Scope:
             first, `complete` raises `Stale`.
 
     Attributes:
-        base: Number of events that the ask has seen.
+        state: What the ask has seen.
         client: The model.
         runs: Code that was run for this ask, in order.
         replies: The replies of this ask, in order.
     """
 
     def __init__(self, owner: ModelCalls, state: State, repeats: bool = False) -> None:
-        self._owner, self.base, self.client = owner, state.count, owner.client
+        self._owner, self.state, self.client = owner, state, owner.client
         self._repeats = repeats
         cap, before = owner.limits.max_requests, state.usage.requests
         if cap is not None:  # of a study, other workers and runs have sent some, too
@@ -263,11 +263,6 @@ class Scope:
         """What `max_requests` leaves for further requests; ``None`` without it."""
         sent = sum(reply.requests for reply in self.replies)
         return None if self._requests is None else max(0, self._requests - sent)
-
-    @property
-    def state(self) -> State:
-        """The present state of the journal; of an ask that is repeated it has the replies, too."""
-        return self._owner.journal.state
 
     @property
     def blocks(self) -> list[int]:
@@ -316,7 +311,7 @@ class Scope:
         def call(request: Request) -> Reply:
             if owner.limits != NO_LIMITS:  # a study's calls take time to read
                 owner.limits.check(owner.journal.spent, most)
-            owner.journal.append(Called(digest, self.base, most, doubt))
+            owner.journal.append(Called(digest, self.state.count, most, doubt))
             try:
                 return client.complete(request)
             except ClientError:
