@@ -161,7 +161,7 @@ class TestReduce:
         "event",
         [
             Told([0.5], [1.0, 2.0]),
-            Told([7.0], [1.0]),
+            Told(["high"], [1.0]),
             Asked((), 1),
             Asked([{"values": [0.5], "source": "Nobody at all"}], 1),
             Asked(rng={"bit_generator": "MT19937"}),
@@ -331,7 +331,7 @@ class TestFile:
         path = tmp_path / "s.jsonl"
         filled(path).close()
         lines = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join([*lines[:3], b'{"event":"told","values":[9]}\n', *lines[3:]]))
+        path.write_bytes(b"".join([*lines[:3], b'{"event":"told","values":["up"]}\n', *lines[3:]]))
         with pytest.raises(StorageError, match=r"line 4: it is damaged.*head -n 3"):
             Journal(path, State(SPACE))
 
