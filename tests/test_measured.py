@@ -185,3 +185,14 @@ def test_it_is_recorded_from_the_shell(tmp_path, capsys):
     code, _, err = run("tell", file, '{"temp": 813, "eq": 1}', "--reward", "9")
     assert code == 2
     assert "instead_of" in err
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("float32", 3.4e38)])
+def test_a_number_that_the_type_of_an_array_cannot_hold_is_refused(dtype, most):
+    spaces = pytest.importorskip("gymnasium.spaces")
+    space = Space.of(spaces.Box(0, 10, (1,), dtype))
+    (value,) = space.flatten([most], measured=True)
+    assert space.unflatten((value,)) == [value]
+    for wrong in (2 * most, -3 * most):
+        with pytest.raises(ParameterError, match=r"`params\[0\]`=.* is outside"):
+            space.flatten([wrong], measured=True)

@@ -73,7 +73,7 @@ def test_samples_survive_every_round_trip(space, seed):
         assert not space.missing(present)
         for i, value in present.items():
             text = space.format(i, value)
-            read = space.dimensions[i].clip(space.parse_value(i, text))
+            read = space.dimensions[i].clip(space.dimensions[i].parse(text))
             assert space.format(i, read) == text
 
 
@@ -104,7 +104,7 @@ def test_points_have_the_form_of_the_gymnasium_space(gym_space, seed):
 def test_any_text_is_read_or_refused(space, text):
     for i, dimension in enumerate(space.dimensions):
         try:
-            value = space.parse_value(i, text)
+            value = space.dimensions[i].parse(text)
         except ParameterError:
             continue
         assert dimension.check(dimension.clip(value)) is not None or None in dimension.choices
@@ -235,7 +235,7 @@ def test_numbers_have_the_digits_that_tell_them_apart(dimension, value, text):
     ],
 )
 def test_text_is_read(dimension, text, value):
-    read = Space({"x": dimension}).parse_value(0, text)
+    read = Space({"x": dimension}).dimensions[0].parse(text)
     assert (read, type(read)) == (value, type(value))
 
 
@@ -282,7 +282,7 @@ REFUSED = [
     (lambda: mixed().flatten({**POINT, "opt": "adm"}), "did you mean 'adam'?"),
     (lambda: mixed().check((1,)), "got 1 values; expected 6, one for each of lr"),
     (lambda: mixed().decode([math.nan] * 6), "expected 6 numbers in [0, 1]"),
-    (lambda: mixed().parse_value(0, "fast"), "`lr`: cannot read 'fast'; expected a number in"),
+    (lambda: mixed().dimensions[0].parse("fast"), "`lr`: cannot read 'fast'; expected a number in"),
     (lambda: mixed().from_json_values([0.1, 0, 0, 1, 1, 9]), "expected an index from 0 to 2"),
     (lambda: Space.of(spaces.Box(0, 1, (2,))).flatten([1]), "has shape (1,); expected an array of"),
     (lambda: Space.of(spaces.Box(0, 1, (1,))).flatten([True]), "is an array of bool"),
@@ -351,7 +351,11 @@ class TestNamesOfChoices:
         assert self.space.validate({"ligand": "PMe3", "T": 60}) == point
         assert self.space.validate(point) == point
         assert self.space.format(0, "CP(C)C") == "PMe3"
-        assert self.space.parse_value(0, "pme3") == self.space.parse_value(0, "CP(C)C") == "CP(C)C"
+        assert (
+            self.space.dimensions[0].parse("pme3")
+            == self.space.dimensions[0].parse("CP(C)C")
+            == "CP(C)C"
+        )
         assert Space({"n": Categorical({"few": 1, "many": 9})}).flatten({"n": "many"}) == (9,)
 
     def test_storage_keeps_them(self):

@@ -1,6 +1,6 @@
-"""Points that keep the constraints of a space, if random points rarely do.
+"""Points that keep the constraints of a space, also if random points rarely do.
 
-A random point is projected onto the violated half-spaces in turn (Agmon 1954), in shares of the
+Then a random one is projected onto the violated half-spaces in turn (Agmon 1954), in shares of the
 ranges; its stepped numbers are rounded one by one, and the others are projected again. From there
 hit-and-run (Smith 1984) moves the continuous numbers, in the null space of the equations.
 """
@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from llmopt.errors import SpaceError
 from llmopt.space.constraints import Constraint
 from llmopt.space.dimensions import Int
 from llmopt.space.values import ABSENT, Value
+from llmopt.util.text import cut
 
 if TYPE_CHECKING:
     from llmopt.space.space import Space
 
+MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
+_DRAWS = 1000  # random points in a row that may break the constraints
+_TRIES = 10  # projected points in a row that may
 _SWEEPS = 200  # over all constraints, between two looks at what they gained
 _GAIN = 0.95  # a projection ends if the violation stays above this share of the last one
 _BEYOND = 1.000001  # a projection ends a little inside of the half-space
@@ -30,7 +35,11 @@ _STEPS = 10  # of hit-and-run, for each continuous number
 
 
 class Feasible:
-    """Samples points of a space that keep its linear constraints: ``rows @ share <= bounds``."""
+    """Samples points of a space that keep its constraints: the linear ``rows @ share <= bounds``.
+
+    Raises:
+        SpaceError: No feasible point was found.
+    """
 
     def __init__(self, space: Space) -> None:
         self._space = space
@@ -60,8 +69,37 @@ class Feasible:
         self._middle: np.ndarray | None = None
         self._used = (rows != 0).any(axis=0)
         self._stepped = np.array([d.count < np.inf for d in space.dimensions])
+        rng = np.random.default_rng(0)
+        self._rare = not any(space.admits(space.draw(rng)) for _ in range(_DRAWS))
+        self._anchor = self._first(rng) if self._rare else None
 
-    def near(self, values: tuple[Value, ...], rng: np.random.Generator) -> tuple[Value, ...] | None:
+    def sample(self, rng: np.random.Generator) -> tuple[Value, ...]:
+        """Return a random point that keeps the constraints."""
+        for _ in range(0 if self._rare else _DRAWS):
+            if self._space.admits(values := self._space.draw(rng)):
+                return values
+        walks = (self._walk(rng) for _ in range(_TRIES))
+        found = next((values for values in walks if values is not None), self._anchor)
+        return found or self._first(rng)
+
+    def _first(self, rng: np.random.Generator) -> tuple[Value, ...]:
+        """Return a feasible point where random ones are not, or raise `SpaceError`."""
+        if self._space.cardinality <= MOST_COUNTED:
+            points = iter(self._space.points())
+        else:
+            near = (self._near(self._space.draw(rng), rng) for _ in range(_TRIES))
+            points = (values for values in near if values is not None)
+        for values in points:
+            return values
+        raise SpaceError(
+            f"no point of the space was found that keeps the constraints "
+            f"({cut('; '.join(self._space.constraints), 1000)}): widen the ranges, or drop a "
+            "constraint"
+        )
+
+    def _near(
+        self, values: tuple[Value, ...], rng: np.random.Generator
+    ) -> tuple[Value, ...] | None:
         """Return a point near another one that keeps the constraints, if there is one."""
         there = np.array([value is not ABSENT for value in values])
         free, share = self._used & there, self._shares(values)
@@ -80,10 +118,10 @@ class Feasible:
         point = self._point(values, share, self._used & there)
         return point if self._space.admits(point) else None
 
-    def sample(self, rng: np.random.Generator) -> tuple[Value, ...] | None:
-        """Return a random point that keeps the constraints, if one was found."""
+    def _walk(self, rng: np.random.Generator) -> tuple[Value, ...] | None:
+        """Return a random point that keeps the constraints, if hit-and-run finds one."""
         drawn = self._space.draw(rng)
-        values = drawn if self._middle is not None else self.near(drawn, rng)
+        values = drawn if self._middle is not None else self._near(drawn, rng)
         if values is None:
             return None
         there = np.array([value is not ABSENT for value in values])

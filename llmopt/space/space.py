@@ -22,17 +22,13 @@ from llmopt.space.dimensions import (
     dimension_to_dict,
     only,
 )
-from llmopt.space.feasible import Feasible
+from llmopt.space.feasible import MOST_COUNTED, Feasible
 from llmopt.space.foreign import is_configspace, read_configspace, read_dimension
 from llmopt.space.numeric import MAX_DECIMALS
 from llmopt.space.tables import dimensions_of, read_table
 from llmopt.space.values import ABSENT, Value, stable_repr
 from llmopt.space.when import When, settled
 from llmopt.util.text import a_type, cut
-
-_MOST_COUNTED = 10_000  # maximum size of a space whose feasible points are counted
-_DRAWS = 1000  # random points in a row that may break the constraints
-_TRIES = 10  # projected points in a row that may
 
 
 class Space:
@@ -77,8 +73,6 @@ class Space:
             feasible point was found.
     """
 
-    constraints: tuple[str, ...] = ()
-    limits: tuple[Limit, ...] = ()
     candidates: Candidates | None = None
     unseen: Mapping[int, frozenset[Value]] = MappingProxyType({})  # choices without any trial
 
@@ -88,7 +82,7 @@ class Space:
         *,
         decimals: int | None = None,
         constraints: str | Iterable[str] = (),
-        forbidden: Iterable[Mapping[str, Any]] = (),
+        forbidden: Iterable[Any] = (),
     ) -> None:
         if not isinstance(dimensions, Mapping) or is_configspace(dimensions):
             raise SpaceError(
@@ -98,9 +92,8 @@ class Space:
             )
         named = [(name, read_dimension(name, given)) for name, given in dimensions.items()]
         optional = [name for name, one in named if one.when is not None]
-        self._set_up(named, forms.plain(list(dimensions), optional), decimals)
-        combinations = read_forbidden(forbidden, self._by_name)
-        self._constrain((*read_constraints(constraints, self.names), *combinations))
+        form = forms.plain(list(dimensions), optional)
+        self._set_up(named, form, decimals, constraints, forbidden)
 
     @classmethod
     def of(cls, obj: Any, *, decimals: int | None = None) -> Space:
@@ -120,15 +113,12 @@ class Space:
         if isinstance(obj, Space):
             return obj
         if forms.is_gymnasium(obj):
-            form, named = forms.read_gymnasium(obj)
-            made = cls.__new__(cls)
+            (form, named), made = forms.read_gymnasium(obj), cls.__new__(cls)
             made._set_up(named, form, decimals)
             return made
         if is_configspace(obj):
             dimensions, forbidden = read_configspace(obj)
-            made = cls(dimensions)
-            made._constrain(tuple(read_forbidden(forbidden, made._by_name)))
-            return made
+            return cls(dimensions, forbidden=forbidden)
         if isinstance(obj, Mapping):
             return cls(obj)
         swapped = callable(obj) or isinstance(obj, str) or hasattr(obj, "complete")
@@ -172,10 +162,7 @@ class Space:
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made.candidates = candidates
-        if candidates is None or candidates.free:
-            made.cardinality = made._count()
-        else:
-            made.cardinality = candidates.size
+        made.cardinality = made._count()
         return made
 
     @property
@@ -199,11 +186,15 @@ class Space:
         made._by_name = {n: only(d, values[i]) if i in values else d for i, (n, d) in pairs}
         made.dimensions = tuple(made._by_name.values())
         made._constrain((*self.limits, *limits))
-        made.cardinality = made._count()
         return made
 
     def _set_up(
-        self, named: Sequence[tuple[str, Dimension]], form: forms.Form, decimals: int | None
+        self,
+        named: Sequence[tuple[str, Dimension]],
+        form: forms.Form,
+        decimals: int | None,
+        constraints: str | Iterable[str] = (),
+        forbidden: Iterable[Any] = (),
     ) -> None:
         if not named:
             raise SpaceError("the space is empty; give it at least one dimension.")
@@ -232,7 +223,8 @@ class Space:
         self._offset = np.array([d.offset for d in dimensions], dtype=float)
         # A fixed dimension has no extent: dividing by infinity encodes it as 0.
         self._span = np.array([d.span or math.inf for d in dimensions], dtype=float)
-        self.cardinality = self._count()
+        combinations = read_forbidden(forbidden, self._by_name)
+        self._constrain((*read_constraints(constraints, self.names), *combinations))
 
     def constrained(self, constraints: str | Iterable[str | Limit]) -> Space:
         """Return this space with further constraints; itself if there are none.
@@ -248,36 +240,20 @@ class Space:
         return made if table is None else made._with(table.admitted(made))
 
     def _constrain(self, limits: tuple[Limit, ...]) -> None:
-        self.limits = limits
-        if not limits:
-            return
         for limit, name in ((one, name) for one in limits for name, _ in one.factors):
             if isinstance(self._by_name[name], Categorical):
                 text = f"constraint {limit.text!r}: `{name}` is a choice"
                 raise SpaceError(f"{text}; only numbers can be constrained")
+        self.limits = limits
         # Two inequalities of one text are one constraint to the user.
         self.constraints = tuple(dict.fromkeys(limit.text for limit in limits))
-        self._feasible, rng = Feasible(self), np.random.default_rng(0)
-        self._rare = not any(self.admits(self.draw(rng)) for _ in range(_DRAWS))
         self.cardinality = self._count()
-        if self._rare:
-            self._anchor = self._first(rng)
-
-    def _first(self, rng: np.random.Generator) -> tuple[Value, ...]:
-        """Return a feasible point where random ones are not, or raise `SpaceError`."""
-        if self.cardinality <= _MOST_COUNTED:
-            points = iter(self.points())
-        else:
-            near = (self._feasible.near(self.draw(rng), rng) for _ in range(_TRIES))
-            points = (values for values in near if values is not None)
-        for values in points:
-            return values
-        raise SpaceError(
-            f"no point of the space was found that keeps the constraints "
-            f"({cut('; '.join(self.constraints), 1000)}): widen the ranges, or drop a constraint"
-        )
+        if limits:
+            self._feasible = Feasible(self)
 
     def _count(self) -> float:
+        if self.rows is not None:
+            return self.rows.size
         table = self._stock
         free = [i for i in self.asked if table is None or i not in table.places]
         product = math.prod(float(self.dimensions[i].count) for i in free)
@@ -456,7 +432,7 @@ class Space:
             return [table[row] for row in range(table.size)]
         return [values for values in self._enumerate(None) or () if self.admits(values)]
 
-    def _enumerate(self, most: int | None = _MOST_COUNTED) -> list[tuple[Value, ...]] | None:
+    def _enumerate(self, most: int | None = MOST_COUNTED) -> list[tuple[Value, ...]] | None:
         """Return all points of a finite space; ``None`` if there are more than `most`."""
         table, empty = self._stock, [ABSENT] * len(self.names)
         points = [empty] if table is None else [table.put(i, empty) for i in range(table.size)]
@@ -480,19 +456,11 @@ class Space:
         """Sample a flat point that keeps the constraints, or a candidate.
 
         It is uniform, or log-uniform on a log scale, rounded to steps. If 1,000 points in a row
-        break the constraints, it comes from `Feasible`.
+        break the constraints, it is found as `Feasible` describes.
         """
         if self.rows is not None:
             return self.rows.sample(rng)
-        if not self.limits:
-            return self.draw(rng)
-        for _ in range(0 if self._rare else _DRAWS):
-            if self.admits(values := self.draw(rng)):
-                return values
-        for _ in range(_TRIES):
-            if (feasible := self._feasible.sample(rng)) is not None:
-                return feasible
-        return self._anchor if self._rare else self._first(rng)
+        return self._feasible.sample(rng) if self.limits else self.draw(rng)
 
     def draw(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Sample a flat point, ignoring constraints."""
@@ -517,10 +485,7 @@ class Space:
         """Whether a flat point satisfies all constraints, and has a row of a table of some."""
         if self._stock is not None and not self._stock.has(values):
             return False
-        if not self.limits:
-            return True
-        point = dict(zip(self.names, values, strict=True))
-        return not any(limit.amount(point) for limit in self.limits)
+        return not self.broken(values)
 
     def clip(self, values: Sequence[Value]) -> tuple[Value, ...]:
         """Move each number to the nearest valid value, or raise `ParameterError` if none is."""
@@ -529,12 +494,8 @@ class Space:
     # Text ---------------------------------------------------------------------------
 
     def format(self, index: int, value: Value) -> str:
-        """Return the text that shows a valid value of one dimension; `parse_value` reads it."""
+        """Return the text that shows a value of one dimension, and that its `parse` reads."""
         return repr(value) if value is ABSENT else self.dimensions[index].format(value)
-
-    def parse_value(self, index: int, text: str) -> Value:
-        """Read the text of one value: any finite number, or a choice, or raise `ParameterError`."""
-        return self.dimensions[index].parse(text)
 
     # Numbers ------------------------------------------------------------------------
 
@@ -635,10 +596,8 @@ class Space:
             if len(form.dtypes()) != len(named):
                 raise ValueError("form and dimensions differ")
             made = cls.__new__(cls)
-            made._set_up(named, form, data["decimals"])
             tests = When.from_json(data.get("forbidden", ())).alternatives
-            limits = read_constraints(data.get("constraints", ()), made.names)
-            made._constrain((*limits, *read_forbidden(tests, made._by_name)))
+            made._set_up(named, form, data["decimals"], data.get("constraints", ()), tests)
             table = data.get("candidates")
             return made if table is None else made._with(Candidates.stored(table))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
