@@ -24,7 +24,7 @@ from llmopt.space import Space
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
 
-_MUTE = 3  # unreadable answers of a model that never gave a point, which end a search
+_MUTE = 3  # unreadable answers that end a search: the first ones, or three that are the same
 _UNREAD = frozenset({"unreadable", "truncated"})
 
 MODEL_SOURCES = ("llm", "drawn", "fallback")
@@ -182,7 +182,7 @@ def fill(
 
     A stop, or an error after a point, leaves nothing missing. There are no random points, and
     `Outcome.error` is a `ClientError`, if the model failed again after `AskOptions.max_fallbacks`
-    of them, or none of its first answers could be read.
+    of them, none of its first answers could be read, or three were the same unreadable text.
 
     Args:
         outcome: Of the model and its partners.
@@ -198,6 +198,7 @@ def fill(
     if missing <= 0 or outcome.stop is not None or outcome.error is not None:
         return
     model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
+    never = not {"llm", "drawn"} & state.usage.proposals.keys()
     if outcome.capped:
         outcome.warnings.append(
             "points are sampled at random from here on, and counted in usage.fallbacks: "
@@ -212,25 +213,34 @@ def fill(
             requests=0,
         )
         return
-    elif outcome.failed and most is not None and _is_mute(outcome, state):
+    elif most is not None and _is_mute(outcome, state, never):
+        said = "no answer of {} could be read yet" if never else "{} repeats what cannot be read"
         outcome.error = ClientError(
-            f"no answer of {model} could be read yet: {outcome.trouble}. See that `llmopt check "
-            "MODEL` prints a point, and repeat the call (max_fallbacks=None goes on at random)",
+            f"{said.format(model)}: {outcome.trouble}. See that `llmopt check MODEL` prints a "
+            "point, and repeat the call (max_fallbacks=None goes on at random)",
             requests=0,
         )
-        outcome.error.permanent = True  # a program that does something else
+        outcome.error.permanent = never  # a program that does something else
         return
     else:
         outcome.warnings.append(
             f"{missing} of the points asked for {'was' if missing == 1 else 'were'} sampled at "
             f"random, not proposed by {model}: {outcome.trouble}. They are counted in "
-            "usage.fallbacks"
+            f"usage.fallbacks ({state.usage.fallbacks + missing} so far)"
         )
     outcome.proposals += sample_fallbacks(space, seen, rng, missing, fixed)
 
 
-def _is_mute(outcome: Outcome, state: State) -> bool:
-    """Whether the model never gave a point, and some of its answers could not be read."""
+def _is_mute(outcome: Outcome, state: State, never: bool) -> bool:
+    """Whether no answer could be read, or the last ones are all the same, as a notice is.
+
+    Args:
+        outcome: Of the model.
+        state: The search before.
+        never: Whether the model never gave a point.
+    """
+    if not outcome.failed or not _UNREAD.issuperset(outcome.rejected):
+        return False
+    last = [raw for raw, _ in outcome.unread[-_MUTE:]]
     unread = sum(outcome.rejected[kind] + state.usage.rejected.get(kind, 0) for kind in _UNREAD)
-    never = not {"llm", "drawn"} & state.usage.proposals.keys()
-    return never and _UNREAD.issuperset(outcome.rejected) and unread >= _MUTE
+    return (never and unread >= _MUTE) or (len(last) == _MUTE and len(set(last)) == 1)

@@ -445,6 +445,23 @@ def test_it_is_said_once_whether_a_program_gets_an_api_key(tmp_path, monkeypatch
         caplog.clear()
 
 
+@pytest.mark.parametrize(
+    ("notice", "limited"),
+    [
+        ("API Error: 429 Too Many Requests", True),
+        ("Quota exceeded for quota metric 'Gemini requests' and limit 'per day'", True),
+        ("Your OAuth token has expired. Please obtain a new token", False),
+        ("Login required: run `gemini auth`", False),
+    ],
+)
+def test_a_notice_that_is_printed_as_an_answer_is_none(notice, limited):
+    asked = CommandClient([sys.executable, "-c", "import sys; print(sys.argv[1])", notice])
+    with pytest.raises(ClientError, match="gave no answer") as caught:
+        asked.complete(ASK)
+    assert caught.value.exhausted is limited
+    assert CommandClient(["echo", f"{notice}\nx: 1"]).complete(ASK).completions
+
+
 @pytest.mark.parametrize("most", [5, None])
 def test_a_program_of_another_kind_ends_a_search_at_once_unless_it_may_go_on(most):
     asked = CommandClient([sys.executable, "-c", "print('Hi!\\nHow can I help? ' * 20)"])

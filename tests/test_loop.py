@@ -247,6 +247,24 @@ def test_a_fallback_is_announced_at_the_callers_line():
     assert caught[0].filename == __file__
 
 
+def test_a_text_that_a_model_repeats_ends_a_search_before_a_random_point(tmp_path):
+    model = ScriptedClient(["x: 1", "?", "x: 2", *["come back tomorrow"] * 9])
+    options = {"warmup": 0, "prompt": "props", "storage": tmp_path / "s.jsonl"}
+    with pytest.warns(RuntimeWarning, match="come back tomorrow.*Run the same again"):
+        result = minimize(lambda p: p["x"], {"x": Float(-5, 5)}, 9, model, **options)
+    assert [t.source for t in result.trials] == ["llm", "llm"]
+    assert len(model.requests) == 6
+    assert "repeats what cannot be read" in result.stopped
+
+
+def test_the_warnings_of_random_points_count_them():
+    model = ScriptedClient([f"hm {number}" for number in range(9)])
+    options = {"warmup": 0, "prompt": "props", "max_fallbacks": None}
+    with pytest.warns(llmopt.FallbackWarning) as caught:
+        minimize(lambda p: p["x"], {"x": Float(-5, 5)}, 3, model, **options)
+    assert [re.search(r"(\d) so far", str(w.message))[1] for w in caught] == ["1", "2", "3"]
+
+
 def test_a_result_says_how_many_evaluations_failed():
     scores = iter([1.0, None, 0.5, None])
     result = minimize(lambda p: next(scores), SPACE, 4, ScriptedClient([]), warmup=4, seed=0)

@@ -47,11 +47,15 @@ _IN_A_ROW = 3  # equal failures of a program that did answer: more than a reques
 # Of a subscription, for hours: Claude Code, Codex and Gemini CLI say so.
 _LIMIT = re.compile(
     r"(usage|session|weekly|hour) limit|limit reached|(hit|reached|exhausted|exceeded) your"
-    r" [\w ]*(limit|quota)|credit balance is too low",
+    r" [\w ]*(limit|quota)|quota exceeded|too many requests|credit balance is too low",
     re.IGNORECASE,
 )
-_LOGIN = re.compile(r"(please )?run /?login|not logged in", re.IGNORECASE)
-_VALUE = re.compile(r"[A-Za-z_][\w.]*\s*[:=]\s*[\"'+\-.\d]")  # as a point has it
+_LOGIN = re.compile(
+    r"run /?login|not logged in|log ?in required|token has expired|please (log|sign) in",
+    re.IGNORECASE,
+)
+# As a point has it; "API Error: 429" has none.
+_VALUE = re.compile(r"\b(?!error\b)[a-z_][\w.]*\s*[:=]\s*[\"'+\-.\d]", re.IGNORECASE)
 _NO_ANSWER = 300  # most characters of a notice in place of an answer
 _SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
 _SHARED = re.compile(
