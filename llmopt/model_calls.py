@@ -323,7 +323,9 @@ class Scope:
         def failed(error: ClientError, attempt: int) -> None:
             spent = error.requests, error.unpriced, error.cost or 0.0, error.estimated
             owner.note(Failed(*spent, error=str(error)[:1000]))
-            if (error.requests or error.retryable) and SEARCH_DEADLINE.get().left:
+            if not error.retryable:  # its caller reports it
+                return
+            if SEARCH_DEADLINE.get().left:
                 logger.warning("%s: attempt %d failed: %s", client_name(client), attempt, error)
             if error.unpriced or error.estimated:
                 owner.limits.check(owner.journal.spent, most)  # before it is sent once more
