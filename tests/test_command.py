@@ -150,6 +150,8 @@ def test_a_wrong_command_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match=r"script' is no program .*chmod \+x"):
         CommandClient("~/script").complete(ASK)
+    with pytest.raises(ModelNotFoundError, match=r"is a folder; give the program in it$"):
+        CommandClient(str(tmp_path)).complete(ASK)
     monkeypatch.setenv("PATH", str(tmp_path))  # where no claude is
     with pytest.raises(ModelNotFoundError, match="no program 'claude' on PATH; install it"):
         CommandClient("claude -p").complete(ASK)
@@ -228,6 +230,27 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
             lambda p: 1.0, SPACE, 9, client("once", variables="LLM_LOG"),
             warmup=0, storage=tmp_path / "s.jsonl",
         )  # fmt: skip
+
+
+def test_a_usage_limit_at_the_last_request_of_a_cap_is_named(log, caplog):
+    asked = client("limited", variables="LLM_LOG")
+    with pytest.warns(RuntimeWarning, match="limit reached"):
+        result = maximize(lambda p: 1.0, SPACE, 9, asked, warmup=0, max_requests=2)
+    assert (len(result.trials), calls(log)) == (1, 2)
+    assert "limit reached" in result.stopped
+    assert not any("attempt" in line for line in caplog.messages)  # there is no second one
+
+
+def test_a_script_without_its_login_learns_how_it_gets_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "planted-0123456789")
+    script = tmp_path / "ask.sh"
+    script.write_text("#!/bin/sh\necho 'Invalid API key. Please run /login.'\n")
+    script.chmod(0o755)
+    with pytest.raises(ClientError) as caught:
+        CommandClient([str(script)]).complete(ASK)
+    assert "?variables=CLAUDE_CODE_OAUTH_TOKEN" in str(caught.value)
+    assert "run /login. Log in" in str(caught.value)
+    assert "planted" not in str(caught.value)
 
 
 def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):

@@ -33,7 +33,7 @@ from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
 from llmopt.util.arguments import number
-from llmopt.util.text import clean, short
+from llmopt.util.text import clean, ended, short
 from llmopt.util.threads import SEARCH_DEADLINE, WAIT_SHOWN
 
 MOST_BYTES = 1_000_000
@@ -176,6 +176,12 @@ class CommandClient:
             raise ClientError(f"{self.name}: commands are asked on Linux and macOS only")
         self._program()
 
+    def _variables_hint(self) -> str:
+        """Return the option that passes on what the environment has of known programs."""
+        there = [n for n in sorted(os.environ) if _PROVIDERS.fullmatch(n)]
+        there = [n for n in there if not n.endswith("_API_KEY")]  # which would pay
+        return f"?variables={','.join(there) or 'NAME,NAME'}"
+
     def _note_keys(self) -> None:
         """Log once whether the program gets API keys of the environment: they may be charged."""
         keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
@@ -197,6 +203,8 @@ class CommandClient:
             near = f"did you mean {close[0]!r}? Else " if close and first not in COMMANDS else ""
             if os.path.isfile(first) and os.access(first, os.X_OK):
                 fault = f"{first!r} is not on PATH; for the one in this folder write './{first}'"
+            elif os.path.isdir(first):
+                fault = f"{first!r} is a folder; give the program in it"
             elif os.path.exists(first):
                 fault = f"{first!r} is no program that may be executed; `chmod +x` makes it one"
             elif "=" in first:
@@ -266,26 +274,31 @@ class CommandClient:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
                 told = " ".join(redact(told, _secrets()).split())
                 limited = reached is None and _LIMIT.search(f"{said} {told}") is not None
+                login = reached is None and _LOGIN.search(f"{said} {told}") is not None
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
                 unstarted = process.returncode in (126, 127) and reached is None
                 self._failures.append(problem)
                 again = not self._answered and reached == "time"  # perhaps it waits for somebody
                 most = _IN_A_ROW if self._answered else 2
                 again |= reached != "time" and self._failures[-most:] == [problem] * most
-                told = told if len(told) > 2 else ""
+                told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
                 if again and self._answered and not limited:
-                    told += f". It failed so {most} times in a row, so no more requests are sent"
+                    told = f"{ended(told)} It failed so {most} times in a row, so no more requests"
+                    told += " are sent"
                 here = [a for a in self.arguments[1:] if not os.path.isabs(a) and os.path.exists(a)]
                 if here:
-                    told += f". It runs in an empty folder: give the full path of {here[0]!r}"
+                    told = f"{ended(told)} It runs in an empty folder: give the full path of "
+                    told += repr(here[0])
                 elif reached is None:
-                    told += ". Log in, or wait for its limit, until this answers: echo hi | "
-                    told += self.name.removeprefix("command:")
+                    told = f"{ended(told)} Log in, or wait for its limit, until this answers: echo "
+                    told += f"hi | {self.name.removeprefix('command:')}"
+                if login and Path(self.arguments[0]).name not in COMMANDS:
+                    told += f". It gets variables of its login only by {self._variables_hint()}"
                 passing = limited or (again and self._answered)
                 if passing:
                     told += ". Then run the same again: a study or storage= goes on from here"
                 error = ClientError(
-                    f"{self.name} {problem}{told}",
+                    told,
                     retryable=not (unstarted or again or limited),
                     unpriced=int(not self.local and not unstarted),
                 )
@@ -307,8 +320,8 @@ class CommandClient:
         if reached:
             return f"wrote more than {MOST_BYTES:,} bytes, and was ended"
         if not reached and status:
-            ended = f" (ended by signal {status - 128})" if status > 128 else ""
-            return f"failed with exit status {status}{ended}"
+            signal = f" (ended by signal {status - 128})" if status > 128 else ""
+            return f"failed with exit status {status}{signal}"
         notice = said.strip()
         if not notice:
             return "answered nothing on standard output"
