@@ -179,7 +179,7 @@ class AskOptions:
             number("best_known", self.best_known, -math.inf)
         whole_number("compute_blocks", self.compute_blocks, 1, 1000)
         if self.max_fallbacks is not None:
-            whole_number("max_fallbacks", self.max_fallbacks, 1)
+            whole_number("max_fallbacks", self.max_fallbacks, 0)
         if self.compute_workers is not None:
             whole_number("compute_workers", self.compute_workers, 0, 64)
         if isinstance(self.compute_packages, str):

@@ -204,12 +204,12 @@ def fill(
             "points are sampled at random from here on, and counted in usage.fallbacks: "
             f"{outcome.trouble}"
         )
-    elif outcome.failed and most is not None and state.fallbacks >= most:
+    elif most is not None and state.fallbacks >= most and (outcome.failed or not most):
         outcome.error = ClientError(
-            f"{model} gave no point again: {outcome.trouble}. The last {state.fallbacks} points "
-            f"were sampled at random in its place (max_fallbacks={most}; None continues at "
-            "random). Every result is kept: repeat the call to ask again, once `llmopt check "
-            "MODEL` prints a point",
+            f"{model} gave {'no point again' if most else 'too few points'}: {outcome.trouble}. "
+            f"The last {state.fallbacks} points were sampled at random in its place "
+            f"(max_fallbacks={most}; None continues at random). Every result is kept: repeat the "
+            "call to ask again, once `llmopt check MODEL` prints a point",
             requests=0,
         )
         return

@@ -327,6 +327,17 @@ def test_a_description_makes_no_folder(tmp_path):
     assert not folder.parent.exists()
 
 
+def test_a_script_can_refuse_random_points(tmp_path, capsys, monkeypatch):
+    model = ScriptedClient(["x: 1, k: 1", "no", "no idea", "nothing"])
+    monkeypatch.setattr("llmopt.optimizer.get_client", lambda client: model)
+    path = write(tmp_path, model="network", prompt="props", warmup=0, max_fallbacks=0)
+    assert run(capsys, "ask", path)[0]["source"] == "llm"
+    said = run(capsys, "ask", path, status=2)
+    assert "gave too few points" in said
+    assert "max_fallbacks=0" in said
+    assert len(model.requests) == 4
+
+
 def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     file = write(tmp_path, model="network")
     points = run(capsys, "ask", file, "-n", "4")
