@@ -216,8 +216,12 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
 
     evaluated, asked = [], client(behaviour, variables="LLM_LOG")
     sampler = LLMSampler(asked, n_startup_trials=0, space=SPACE, compute=False)
-    with pytest.raises(ClientError, match=r"limit reached.*wait for its limit.*same again"):
-        optuna.create_study(sampler=sampler).optimize(f, 9)
+    study = optuna.create_study(sampler=sampler)
+    said = r"limit reached.*wait for its limit.*same again"
+    with pytest.raises(ClientError, match=said) as caught:
+        study.optimize(f, 9)
+    assert [t.user_attrs.get("llmopt:source") for t in study.trials] == ["llm", None]
+    assert not any("client" in Path(entry.path).parts for entry in caught.traceback)
     assert (len(evaluated), calls(log)) == (1, 2)
     log.write_text("")
     with pytest.warns(RuntimeWarning, match="goes on from here"):

@@ -200,12 +200,14 @@ class Asker:
                     self._stop(need)
                 return self._take(need)
         except LLMOptError as error:
-            source = read_note(current(need.study, need.trial), "source")
-            if not isinstance(error, SearchStopped) and source is None:
-                # Its values, if any, are not the model's.
-                write_notes(need.study, need.trial, {"source": "fallback"})
+            now = current(need.study, need.trial)
+            if not isinstance(error, SearchStopped) and now.params:
+                if read_note(now, "source") is None:  # its values are not the model's
+                    write_notes(need.study, need.trial, {"source": "fallback"})
             if isinstance(error, BudgetExceededError):
                 self._conclude(str(error), self._outcome(need.study, need.trials))
+            if getattr(error, "exhausted", False):  # what to do is in it, and nothing is to debug
+                raise error.with_traceback(None) from None
             raise
 
     def _stop(self, need: Need) -> None:
