@@ -205,6 +205,7 @@ class History:
         noisy: Whether repeating a point may give another reward; `rank` then takes the spread into
             account. True for a `merged` history.
         metrics: The names of the objectives; empty if unknown.
+        places: See `State.places`.
     """
 
     trials: tuple[Trial, ...] = ()
@@ -212,6 +213,7 @@ class History:
     directions: tuple[Direction, ...] = ("maximize",)
     noisy: bool = False
     metrics: tuple[str, ...] = ()
+    places: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:

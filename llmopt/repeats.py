@@ -19,14 +19,15 @@ class Merged(Follower):
 
     Such a trial has the mean of the rewards, their standard error, the numbers of the measurements,
     and the latest feedback. Failed and pruned trials stay as they are. Trials are renumbered in the
-    order of their first measurement. Of a growing history only the new trials are read.
+    order of their first measurement, or as `History.places` says. Of a growing history only the
+    new trials are read.
 
     Args:
         key: Tells which points are the same: `Space.key`.
     """
 
     def __init__(self, key: Callable[[tuple[Value, ...]], Hashable]) -> None:
-        self._key = key
+        self._key, self._places = key, History().places
         super().__init__()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -39,18 +40,29 @@ class Merged(Follower):
 
     def of(self, history: History) -> History:
         """Return the merged history."""
+        if history.places != self._places:
+            self._reset()
+        self._places = history.places
         self._update(history)
-        return replace(history, trials=tuple(self._trials), noisy=True)
+        return replace(history, trials=tuple(self._trials), noisy=True, places=())
 
     def _add(self, trial: Trial, history: History) -> None:
         alone = trial.state != "complete"
         key = ("", trial.number) if alone else self._key(trial.values)
-        place, group = self._groups.setdefault(key, (len(self._trials), []))
+        kept = history.places[trial.number : trial.number + 1]
+        place, *left = kept[0] if kept else [len(self._trials)]
+        place, group = self._groups.setdefault(key, (place, []))
         group.append(trial)
         numbers = tuple([t.number for t in group])
-        self._trials[place : place + 1] = [
-            replace(_merge(group), number=place, measurements=numbers)
-        ]
+        why = f"it counts as a measurement of #{place + 1}"
+        found = {place: replace(_merge(group), number=place, measurements=numbers)}
+        for other in left:
+            found[other] = replace(
+                trial, number=other, state="withdrawn", rewards=None, feedback=why
+            )
+        self._trials += [trial] * (max(found) + 1 - len(self._trials))  # later ones follow
+        for number, one in found.items():
+            self._trials[number] = one
 
 
 def _merge(trials: Sequence[Trial]) -> Trial:

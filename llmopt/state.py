@@ -103,6 +103,9 @@ class State:
         count: Number of events.
         started: The last `Started`.
         trials: In the order of recording.
+        places: In a search that repeats points, the numbers from 0 of the points of each trial up
+            to the last correction or withdrawal, which therefore renumbers no other point: that
+            which it measures, and those that it was before, if any.
         pending: Proposals that an ask returned, without a result, oldest first.
         queue: Proposals that no ask has returned yet.
         partial: Points with some parameters that a later ask completes.
@@ -132,6 +135,7 @@ class State:
     count: int = 0
     started: Started | None = None
     trials: tuple[Trial[Any], ...] = ()
+    places: tuple[tuple[int, ...], ...] = ()
     pending: tuple[Proposal, ...] = ()
     queue: tuple[Proposal, ...] = ()
     partial: tuple[Fixed, ...] = ()
@@ -192,6 +196,7 @@ class State:
         history = History(self.trials, waiting, self.directions, metrics=self.metrics)
         if not self.repeats:
             return history
+        history = replace(history, places=self.places)
         return (merged or Merged(self.space.key)).of(history)
 
     def next_seed(self, values: tuple[Any, ...], taken: Sequence[int | None] = ()) -> int | None:
@@ -337,8 +342,35 @@ def _without_trial(state: State, number: int, feedback: str) -> State:
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
     about |= {"rewards": None, "old_rewards": _old_rewards(trial)}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
-    trials = (*state.trials[:number], gone, *state.trials[number + 1 :])
-    return replace(state, trials=trials, stop=None)
+    return replace(_with_other(state, gone), stop=None)
+
+
+def _with_other(state: State, trial: Trial[Any]) -> State:
+    """Return the state with another trial in place of that of the same number.
+
+    Later answers name points by their numbers, so that no other point may get another number.
+    """
+    number = trial.number
+    trials = (*state.trials[:number], trial, *state.trials[number + 1 :])
+    if not state.repeats:
+        return replace(state, trials=trials)
+    points, key = state.history().trials, state.space.key
+    places: dict[int, tuple[int, ...]]
+    places = {n: (point.number,) for point in points for n in point.measurements}
+    places |= {n: places[n] + more[1:] for n, more in enumerate(state.places)}
+    place, *left = places.pop(number)
+    home = None
+    if trial.state == "complete":
+        same = (n for n in places if trials[n].state == "complete")
+        home = next(
+            (places[n][0] for n in same if key(trials[n].values) == key(trial.values)), None
+        )
+    if place not in (first for first, *_ in places.values()):
+        left = [place, *left]
+    elif home is None and not left:
+        left = [len(points)]
+    places[number] = tuple(left if home is None else [home, *(n for n in left if n != home)])
+    return replace(state, trials=trials, places=tuple(places[n] for n in range(len(trials))))
 
 
 def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
@@ -441,8 +473,9 @@ def _corrected(state: State, event: Corrected) -> State:
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
     if _result(trial) == _result(before):  # only its parts are others: nothing was wrong
         trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)
-    trials = (*state.trials[: event.number], trial, *state.trials[event.number + 1 :])
-    return replace(state, trials=trials, stop=None)  # the end may have followed from the mistake
+    return replace(
+        _with_other(state, trial), stop=None
+    )  # the end may have followed from the mistake
 
 
 def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:

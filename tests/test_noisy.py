@@ -282,3 +282,55 @@ def test_what_gets_no_seed_is_said_before_anything_is_evaluated():
 
     with pytest.raises(TypeError, match="no argument 'seeded'"):
         LLMSampler(ScriptedClient([]), seeded=True)
+
+
+@pytest.fixture
+def numbered(tmp_path):
+    """Point #1 has the trials 0, 2 and 4; #3 was made from #2, whose trial is 1."""
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", noisy=True, storage=tmp_path / "s")
+    for x, reward in ((0.5, 1.0), (0.25, 2.0), (0.5, 3.0), (0.75, 5.0), (0.5, 2.0)):
+        optimizer.tell({"x": x}, reward)
+    with closing(optimizer):
+        yield optimizer
+
+
+def points(optimizer):
+    return [(t.values[0], t.state, t.measurements) for t in optimizer.history.trials]
+
+
+def test_a_measurement_that_moves_to_another_point_renumbers_no_other_point(numbered):
+    numbered.tell({"x": 0.6}, 3.0, replaces=2)
+    numbered.tell({"x": 0.9}, 4.0)
+    there = [(0.5, (0, 4)), (0.25, (1,)), (0.75, (3,)), (0.6, (2,)), (0.9, (5,))]
+    assert points(numbered) == [(x, "complete", n) for x, n in there]
+    numbered.tell({"x": 0.6}, 3.5)
+    assert numbered.history.trials[3].measurements == (2, 6)
+    with closing(LLMOptimizer.load(numbered.storage, ScriptedClient([]))) as read:
+        assert points(read) == points(numbered)
+
+
+def test_a_withdrawn_measurement_renumbers_no_other_point(numbered):
+    before = points(numbered)
+    for trial in (0, 2, 4):
+        numbered.withdraw(trial=trial)
+    assert points(numbered)[1:3] == before[1:3]
+    assert points(numbered)[0] == (0.5, "withdrawn", (4,))
+    for trial in (2, 0, 4):
+        numbered.tell({"x": 0.5}, 1.0, replaces=trial)
+    assert points(numbered)[1:3] == before[1:3]
+    (found,) = (t for t in numbered.history.trials if t.values == (0.5,) and t.reward == 1.0)
+    assert found.measurements == (0, 2, 4)
+    numbered.tell({"x": 0.9}, 4.0)
+    with closing(LLMOptimizer.load(numbered.storage, ScriptedClient([]))) as read:
+        assert points(read) == points(numbered)
+
+
+def test_an_answer_is_compared_with_the_point_it_names_after_a_correction():
+    texts = [FIRST, AGAIN, "Start from: new\nProposal: x: 0.25", "Start from: #2\nProposal: x: 0.3"]
+    client = ScriptedClient([*texts, "Start from: #3\nProposal: x: 0.35"])
+    optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, noisy=True)
+    for reward in (1.0, 2.0, 6.0, 2.5):
+        optimizer.tell(optimizer.ask(), reward)
+    optimizer.tell({"x": 0.55}, 2.0, replaces=1)
+    optimizer.ask()
+    assert re.search(r"^#3 \| .*2\.5.* \| 0\.3 \| #2$", client.requests[-1].text, re.MULTILINE)
