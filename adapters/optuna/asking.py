@@ -50,6 +50,7 @@ _YIELDED = (0.1, 0.4)  # seconds for later trials to give up a point that this o
 
 _FAULTS = {
     "out of range": "as a range has changed",
+    "fixed otherwise": "as other values are set by now",
     "taken meanwhile": "as another worker took the point meanwhile",
 }
 
@@ -79,8 +80,14 @@ class Need:
     trials: Sequence[FrozenTrial]  # of the study
     space: StudySpace
     given: Mapping[str, Any]  # parameters already set in the trial
+    fixed: Mapping[str, Any]  # the ones of them that a sampler around this one sets in each trial
     needed: str = ""  # a parameter that it needs, whatever the others
     left_out: Collection[str] = ()  # parameters that are not asked for
+
+    @property
+    def special(self) -> bool:
+        """Whether something is set in this trial that holds for no other one."""
+        return self.given != self.fixed
 
 
 class StudyModel(ModelCalls):
@@ -229,16 +236,15 @@ class Asker:
         ledger = model.journal
         may_stop = self._asking.options.may_stop
         if may_stop is None:  # where no loop can be stopped, a stop would end nothing
-            may_stop = not need.given and _in_loop(study)
-        # What is set in this trial holds for no other one.
-        offers = deque[Offer]() if need.given else model.offers
+            may_stop = not need.special and _in_loop(study)
+        offers = deque[Offer]() if need.special else model.offers
         if offers and offers[0].stop and not may_stop:
             offers.clear()
         for attempt in range(_CLASHES):
             space, reader = need.space, self._reader_of(need.space)
             view = reader.view(study, need.trials, trial.number)
             free = space.with_given(need.given, need.needed, self._constraints, need.left_out)
-            while offers and (fault := self._fault(offers[0], space, view)):
+            while offers and (fault := self._fault(offers[0], need, view)):
                 ledger.settle((), {fault: 1})
                 point = ", ".join(f"{n} = {v!r}" for n, v in offers.popleft().params.items())
                 model.refused.append(f"not used, {_FAULTS[fault]}: {point}")
@@ -291,13 +297,15 @@ class Asker:
             time.sleep(wait)
         return view
 
-    def _fault(self, offer: Offer, space: StudySpace, view: View) -> str:
+    def _fault(self, offer: Offer, need: Need, view: View) -> str:
         """Return why a trial cannot take a point of an earlier answer; nothing if it can."""
         if offer.stop:
             return ""
-        if space.flatten(offer.params) is None:
+        if need.space.flatten(offer.params) is None:
             return "out of range"
-        taken = not self._asking.options.noisy and space.key(offer.params) in view.taken
+        if any(offer.params.get(name, value) != value for name, value in need.fixed.items()):
+            return "fixed otherwise"
+        taken = not self._asking.options.noisy and need.space.key(offer.params) in view.taken
         return "taken meanwhile" if taken else ""
 
     def _ask(
@@ -311,7 +319,7 @@ class Asker:
         """Return the points of an answer, and at its end the stop, if there is one."""
         study, trial, space = need.study, need.trial, need.space
         options = replace(self._asking.options, may_stop=may_stop)
-        if need.given:
+        if need.special:
             options = replace(options, points=1)
         model = self._model(study)
         hints = hints_of(study, self.hints, need.given)
@@ -329,7 +337,7 @@ class Asker:
             pairs = [list(zip(free.names, point, strict=True)) for point in points]
             keys = [free.key([ABSENT if n in need.left_out else v for n, v in p]) for p in pairs]
         seen = free.keys_within(keys)
-        n = 1 if need.given else self.batch_size
+        n = 1 if need.special else self.batch_size
         ledger = model.journal
         scope = Scope(model, ledger.state)
         try:

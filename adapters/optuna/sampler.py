@@ -28,6 +28,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from llmopt.adapters.optuna.asking import Asker, Ended, Need
+from llmopt.adapters.optuna.fixed import fixed_around, refuse_probe
 from llmopt.adapters.optuna.history import is_learned, known_params, learned, recommended
 from llmopt.adapters.optuna.partner import SamplerPartner, read_partners
 from llmopt.adapters.optuna.records import (
@@ -296,8 +297,9 @@ class LLMSampler(Asker, BaseSampler):
         """
         self._model(study).check_ready()
         trials = study.get_trials(deepcopy=False)
-        given = {**read_fixed(trial), **trial.params}
         space = self._space(trials)
+        fixed = fixed_around(self, study, trial, {**space.distributions, **search_space})
+        given = {**fixed, **read_fixed(trial), **trial.params}
         if not self._asks(trials) or not (space or learned(trials)):
             if not trials[1:] and self.n_startup_trials > 1:
                 logger.info(
@@ -308,10 +310,10 @@ class LLMSampler(Asker, BaseSampler):
                 self._model(study).journal.settle(["warmup"], {})
             write_notes(study, trial, {"source": "warmup"})
             return self._draw_together(trial, search_space, given)
-        # A sampler around this one, such as `PartialFixedSampler`, takes some away.
-        left_out = set(space.base) - search_space.keys() if learned(trials) else ()
+        # A sampler of another kind around this one may take some away, too.
+        left_out = set(space.base) - search_space.keys() - fixed.keys() if learned(trials) else ()
         try:
-            params = self._propose(Need(study, trial, trials, space, given, "", left_out))
+            params = self._propose(Need(study, trial, trials, space, given, fixed, "", left_out))
         except Ended:
             return {}
         return {n: v for n, v in params.items() if n in search_space and n not in given}
@@ -332,6 +334,7 @@ class LLMSampler(Asker, BaseSampler):
             LLMOptError: As in `sample_relative`.
             TrialPruned: The model ended the search.
         """
+        refuse_probe(trial)
         now, trials = current(study, trial), study.get_trials(deepcopy=False)
         source = read_note(now, "source")
         if source == "stopped":
@@ -375,8 +378,9 @@ class LLMSampler(Asker, BaseSampler):
                 return None, f"a model cannot be asked for it ({trouble})" if known else "it is new"
             if name in read_drawn(trial):
                 return None, "it was not known yet when the model proposed this point"
-            given = known_params(trial, space)
-            self._propose(Need(study, trial, trials, space, given, needed=name))
+            fixed = fixed_around(self, study, trial, space.distributions)
+            given = {**fixed, **known_params(trial, space)}
+            self._propose(Need(study, trial, trials, space, given, fixed, needed=name))
             codes = read_proposal(current(study, trial))
         with contextlib.suppress(KeyError, ValueError, TypeError, IndexError):
             code = codes[name]

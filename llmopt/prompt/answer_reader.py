@@ -355,7 +355,7 @@ class AnswerReader:
     def complete(self, answer: Answer, base: Point | None) -> Mapping[int, Value]:
         """Return all values of a point by their places: those of `base` where it gives none."""
         given = {} if answer.stop else dict(answer.values)
-        if len(given) >= len(self.space.asked):
+        if given.keys() >= set(self.space.asked):
             return given
         if answer.start == "zero":
             base = zero_point(self.space)
@@ -387,7 +387,8 @@ class AnswerReader:
             point = self.space.clip(flat)
         except LLMOptError as error:
             raise ParseError(str(error), "") from error
-        ignored = [i for i in answer.values if point[i] is ABSENT]
+        # What is set to be absent is not said to be wrong
+        ignored = [i for i in answer.values if point[i] is ABSENT and self.space.condition(i)]
         reasons = [
             f"{self.labels[i]}, which a point has {self.space.condition(i)}" for i in ignored
         ]
