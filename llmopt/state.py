@@ -264,6 +264,8 @@ def reduce(state: State, event: Event) -> State:
         case Started():
             return replace(state, started=event)
         case Called():
+            if event.base >= state.count:  # a line before it was deleted
+                raise ValueError(f"base={event.base}: only {state.count - 1} events are before it")
             return replace(state, under_way=(*state.under_way, event))
         case Replied():
             return _replied(state, event)

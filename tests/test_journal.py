@@ -335,6 +335,40 @@ class TestFile:
         with pytest.raises(StorageError, match=r"line 4: it is damaged.*head -n 3"):
             Journal(path, State(SPACE))
 
+    def test_a_deleted_line_is_noticed_if_the_model_was_asked_after_it(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        answers = ["x: 0.1", "no idea", "x: 0.2", "x: 0.3", "x: 0.4", "x: 0.5", "x: 0.6"]
+        optimizer = LLMOptimizer(
+            SPACE, ScriptedClient(answers), warmup=1, storage=path, compute=False, prompt="words"
+        )
+        optimizer.enqueue({"x": 0.9}, "a guess")
+        optimizer.enqueue({"x": 0.8})
+        for number in range(7):
+            params = optimizer.ask()
+            if number == 3:
+                optimizer.withdraw(params)
+            elif number == 4:
+                optimizer.tell_failure(params, "it broke")
+            else:
+                optimizer.tell(params, params["x"])
+        optimizer.tell({"x": 0.77}, 1.0)
+        optimizer.tell(optimizer.trials[0].params, 2.0, replaces=0)
+        optimizer.ask()
+        optimizer.close()
+        events = list(read_events(path))
+        kinds = {type(event).__name__ for event in events}
+        assert kinds >= {"Called", "Replied", "Asked", "Told", "Corrected", "Queued", "Withdrawn"}
+        last = max(i for i, event in enumerate(events) if isinstance(event, Called))
+        lines, noticed = path.read_bytes().splitlines(keepends=True), set()
+        for number in range(len(lines)):
+            path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+            try:
+                Journal(path, State(SPACE)).close()
+            except StorageError:
+                noticed.add(number)
+        assert noticed == set(range(last))
+        assert len(noticed) == len(lines) - 3  # the last call, its reply and its point
+
     def test_a_copy_keeps_its_events_in_memory(self, tmp_path):
         journal = filled(tmp_path / "s.jsonl")
         copy = pickle.loads(pickle.dumps(journal))
