@@ -98,7 +98,7 @@ class AskOptions:
             answers cannot be used: the next failure raises an error, whatever `on_error` says, and
             the call, repeated, asks again. A model whose first answers could all not be read raises
             it at once, and so does one that gives the same unreadable answer three times. ``None``
-            for no limit. At a cap there is no limit.
+            for no limit; 0 permits no random point. At a cap there is no limit.
         noisy: Whether repeated evaluations of a point give different rewards. If so, the model may
             propose a point again, `history` shows the mean of its rewards, and `best` is the point
             whose mean, made worse by one standard error, is best: one lucky value does not win.
