@@ -205,11 +205,11 @@ def fill(
             f"{outcome.trouble}"
         )
     elif most is not None and state.fallbacks >= most and (outcome.failed or not most):
+        said = "gave no point again" if most else "gave too few points"
         outcome.error = ClientError(
-            f"{model} gave {'no point again' if most else 'too few points'}: {outcome.trouble}. "
-            f"The last {state.fallbacks} points were sampled at random in its place "
-            f"(max_fallbacks={most}; None continues at random). Every result is kept: repeat the "
-            "call to ask again, once `llmopt check MODEL` prints a point",
+            f"{model} {said}: {outcome.trouble}. The last {state.fallbacks} points were sampled at "
+            f"random in its place (max_fallbacks={most}; None continues at random). Every result "
+            "is kept: repeat the call to ask again, once `llmopt check MODEL` prints a point",
             requests=0,
         )
         return
