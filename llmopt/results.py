@@ -117,8 +117,9 @@ class Results(Views, Account, Closing, Generic[Params]):
                 re-evaluated: it gets this point, unless that of another trial, and this reward in
                 place of its own. It keeps who proposed it and, as far as they are not given
                 again, `feedback` (unless it had failed), each of `parts`, `constraint_violation`,
-                `data` and `seed`; beside an equal reward also `stderr` and `samples`. Prompts,
-                `best` and reports follow.
+                `data` and `seed`; beside an equal reward also `stderr` and `samples`. ``None`` is
+                no reward here: give NaN if the evaluation failed. Prompts, `best` and reports
+                follow.
 
         Returns:
             The recorded trial.
@@ -133,22 +134,27 @@ class Results(Views, Account, Closing, Generic[Params]):
             DataError: An entry of `data` has an unsupported type, or the data are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
-        return self.tell_as(
-            self.read_result(
-                params,
-                reward,
-                feedback=feedback,
-                constraint_violation=constraint_violation,
-                stderr=stderr,
-                samples=samples,
-                curve=curve,
-                data=data,
-                seed=seed,
-                parts=parts,
-                instead_of=instead_of,
-                replaces=replaces,
-            )
+        result = self.read_result(
+            params,
+            reward,
+            feedback=feedback,
+            constraint_violation=constraint_violation,
+            stderr=stderr,
+            samples=samples,
+            curve=curve,
+            data=data,
+            seed=seed,
+            parts=parts,
+            instead_of=instead_of,
+            replaces=replaces,
         )
+        before = None if result.replaces is None else self.trials[result.replaces]
+        if reward is None and before is not None and before.rewards is not None:
+            raise RewardError(
+                f"reward=None with replaces={replaces}: give the reward, {before.reward} if it was "
+                "right, or NaN if the evaluation failed"
+            )
+        return self.tell_as(result)
 
     def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
         """Record that a point could not be evaluated.

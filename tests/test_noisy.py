@@ -334,3 +334,11 @@ def test_an_answer_is_compared_with_the_point_it_names_after_a_correction():
     optimizer.tell({"x": 0.55}, 2.0, replaces=1)
     optimizer.ask()
     assert re.search(r"^#3 \| .*2\.5.* \| 0\.3 \| #2$", client.requests[-1].text, re.MULTILINE)
+
+
+def test_a_correction_without_a_reward_does_not_make_a_trial_failed(numbered):
+    with pytest.raises(RewardError, match=r"give the reward, 1\.0 if it was right, or NaN"):
+        numbered.tell({"x": 0.55}, None, replaces=0)
+    assert numbered.trials[0].reward == 1.0
+    numbered.tell({"x": 0.5}, math.nan, replaces=0)
+    assert numbered.trials[0].state == "failed"

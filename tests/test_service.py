@@ -360,6 +360,13 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
     right = run(capsys, "tell", file, "--replaces", "1", "--reward", "8", "--part", "side=2")[0]
     assert right["parts"] == {"yield": 78.8, "side": 2}
+    (right,) = run(capsys, "tell", file, "--replaces", "1", "--part", "side=3")  # the reward stays
+    assert (right["reward"], right["parts"]) == (8, {"yield": 78.8, "side": 3})
+    (other,) = run(capsys, "tell", file, '{"k": 7}', "--replaces", "1")
+    assert (other["params"], other["reward"]) == ({**third["params"], "k": 7}, 8)
+    run(capsys, "tell", file, "--replaces", "1", "--failed", "broke")
+    (failed,) = run(capsys, "tell", file, '{"k": 5}', "--replaces", "1")
+    assert (failed["state"], failed["feedback"], failed["params"]["k"]) == ("failed", "broke", 5)
     (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")
     assert other["params"] == {**third["params"], "k": 9}
     assert main(["withdraw", file, "p1"]) == 0

@@ -415,8 +415,6 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
             'give "reward" if the point was evaluated, or "failed" if it has no result'
         )
-    if "failed" not in told and "reward" not in told:
-        raise LLMOptError('give "reward", or "failed" with the reason in words')
     others = {k: told[k] for k in known if told.get(k) is not None}
     named = told.get("params")
     moved = (t for t in optimizer.trials if t.instead_of and f"p{t.asked}" == named)
@@ -426,6 +424,13 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             f'point: correct it with "replaces": {trial.number + 1}, or give the parameters'
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
+    if told.get("reward") is None and "failed" not in told and "replaces" in others:
+        before = optimizer.trials[others["replaces"]]
+        if before.state != "withdrawn":  # its outcome was right
+            told = {**told, "reward": before.reward}
+            told |= {"failed": before.feedback} if before.reward is None else {}
+    if "failed" not in told and "reward" not in told:
+        raise LLMOptError('give "reward", or "failed" with the reason in words')
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), **others)
