@@ -297,7 +297,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         wrong = doubt_of(self.space, trial.values, moved=trial.instead_of is not None)
         return wrong and (
             f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
-            "mistake, record the right point with replaces="
+            f"mistake, record the right point with replaces={trial.number + self.first_trial}"
         )
 
     def repeated(self, result: Result) -> Trial[Any] | None:

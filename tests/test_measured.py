@@ -39,6 +39,8 @@ def test_a_point_in_place_of_an_asked_one_is_what_was_set(tmp_path, caplog):
     optimizer = overshot(storage=path)
     assert "`temp`=81.3 is outside [20.0, 80.0]" in caplog.text
     assert (optimizer.best.params, optimizer.best.source) == (SET, "llm")
+    assert "trial #1: " in caplog.text
+    assert "record the right point with replaces=0" in caplog.text  # as this argument takes it
     optimizer.tell({**SET, "temp": 81.4}, 6.0, replaces=0)
     optimizer.close()
     resumed = make(storage=path)
