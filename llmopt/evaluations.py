@@ -15,8 +15,8 @@ import numpy as np
 from llmopt.data import NO_DATA, TrialData
 from llmopt.errors import ParameterError, RewardError
 from llmopt.history import Direction
-from llmopt.space import Space, Value
-from llmopt.space.values import as_number
+from llmopt.space import Categorical, Space, Value
+from llmopt.space.values import ABSENT, as_number
 from llmopt.util.arguments import MOST_SEED, whole_number
 from llmopt.util.text import a_type, clean, cut, describe_curve, short
 
@@ -195,6 +195,27 @@ def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Va
             f"{outside}. If it was measured in place of a pending point, give that as instead_of="
         )
     return values
+
+
+def refuse_far(space: Space, values: tuple[Value, ...]) -> None:
+    """Raise `ParameterError` if a number lies so far beyond its bound that it must be mistyped.
+
+    That is by more than the width of its range or, on a log scale, the factor of its bounds.
+    """
+    for name, dimension, value in zip(space.names, space.dimensions, values, strict=True):
+        if isinstance(dimension, Categorical) or value is ABSENT or dimension.low == dimension.high:
+            continue
+        low, high = dimension.low, dimension.high
+        if dimension.log:
+            least, most = low / (high / low), high * (high / low)
+        else:
+            least, most = low - (high - low), high + (high - low)
+        if not least <= value <= most:
+            raise ParameterError(
+                f"`{name}`={value!r} is far outside [{low!r}, {high!r}]: a measured value may lie "
+                f"in [{least:.6g}, {most:.6g}]. Check it; if it is right, make a search with a "
+                "wider range, and import the trials of this one"
+            )
 
 
 def _parts(parts: Any) -> dict[str, float]:

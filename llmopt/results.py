@@ -18,6 +18,7 @@ from llmopt.evaluations import (
     evaluated_point,
     expected_by_name,
     objective_name,
+    refuse_far,
 )
 from llmopt.evaluations import read_result as checked_result
 from llmopt.events import Called, Corrected, Told
@@ -202,7 +203,10 @@ class Results(Views, Account, Closing, Generic[Params]):
                 "expected the number of the trial whose result was wrong"
             )
         if result.replaces is None:
+            refuse_far(self.space, result.values)
             return result
+        if result.values != state.trials[result.replaces].values:
+            refuse_far(self.space, result.values)
         before, key = state.trials[result.replaces], self.space.key
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":

@@ -63,6 +63,20 @@ def test_a_value_of_another_kind_is_refused(wrong):
         optimizer.tell({**SET, **wrong}, 1.0, replaces=0)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"temp": 814.0}, {"temp": -41.0}, {"cycles": 20}, {"acid": 110.0}]
+)
+def test_a_mistyped_number_far_beyond_its_bound_is_refused_and_uses_up_no_point(wrong):
+    optimizer = make()
+    point = optimizer.ask()
+    with pytest.raises(ParameterError, match=r"is far outside \[.* may lie in .* Check it"):
+        optimizer.tell({**SET, **wrong}, 5.0, instead_of=point)
+    assert optimizer.pending == [point]
+    optimizer.tell({**SET, "temp": 139.0, "cycles": 18, "acid": 90.0}, 5.0, instead_of=point)
+    with pytest.raises(ParameterError, match="is far outside"):
+        optimizer.tell({**SET, **wrong}, 5.0, replaces=0)
+
+
 def test_a_point_that_nobody_asked_for_may_miss_a_step_and_no_bound(caplog):
     optimizer = make()
     own = {"temp": 77.5, "cycles": 3, "acid": 0.01, "base": "KOH"}
@@ -124,7 +138,7 @@ def test_numeric_methods_learn_from_it(partner):
     for number in range(12):
         asked = optimizer.ask()
         assert not optimizer.space.deviation(optimizer.space.flatten(asked))
-        measured = {**asked, "temp": 81.3 + number / 10, "acid": 1e300}
+        measured = {**asked, "temp": 81.3 + number / 10, "acid": 99.0}
         optimizer.tell(measured, float(number), instead_of=asked)
     values = optimizer.trials[-1].values
     assert list(optimizer.space.encode(values))[::2] == [1.0, 1.0]
