@@ -593,6 +593,8 @@ class TestState:
             ({"n_startup_trials": -1}, ValueError, "n_startup_trials=-1"),
             ({"batch_size": 0}, ValueError, "batch_size=0"),
             ({"hints": "expert"}, ValueError, r"\['expert'\]"),
+            ({"constraints_func": abs}, TypeError, r'call trial.set_constraint\("memory", '),
+            ({"n_trials": 5}, TypeError, r"give it to study.optimize, such as study.optimize\("),
             ({"on_error": "ignore"}, ValueError, "on_error='ignore'"),
         ],
     )

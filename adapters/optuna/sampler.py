@@ -64,6 +64,21 @@ __all__ = ["LLMSampler"]
 
 _DRAWS = 100  # of a parameter's value that keeps the constraints
 
+_DIRECTION = (
+    "give it to optuna.create_study, such as "
+    'optuna.create_study(direction="maximize", sampler=sampler)'
+)
+# What users of Optuna look for here
+_ELSEWHERE = {
+    "direction": _DIRECTION,
+    "directions": _DIRECTION,
+    "constraints_func": (
+        'call trial.set_constraint("memory", used - limit) in the objective (in Optuna 4.8 '
+        'trial.set_system_attr("constraints", [used - limit])); a value above 0 violates it'
+    ),
+    "n_trials": "give it to study.optimize, such as study.optimize(objective, n_trials=50)",
+}
+
 
 class LLMSampler(Asker, BaseSampler):
     """Asks a language model for the next trial's parameters.
@@ -148,11 +163,9 @@ class LLMSampler(Asker, BaseSampler):
         constraints: str | Iterable[str] = (),
         **options: Unpack[AskArguments],
     ) -> None:
-        if "direction" in options or "directions" in options:
-            raise TypeError(
-                "LLMSampler() has no direction: give it to optuna.create_study, such as "
-                'optuna.create_study(direction="maximize", sampler=sampler)'
-            )
+        for name, where in _ELSEWHERE.items():
+            if name in options:
+                raise TypeError(f"LLMSampler() has no {name}: {where}")
         own = inspect.signature(LLMSampler).parameters
         check_names("LLMSampler", options, (*own, *AskOptions.names()))
         if isinstance(hints, str):
