@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import re
 
@@ -376,3 +377,30 @@ def test_a_repeat_of_a_startup_point_in_the_digits_of_the_prompt_is_that_point()
     assert again.params == first.params
     study.ask(space)
     assert "2 ± 1 (2 times)" in texts(sampler)[1]
+
+
+class TestWarnings:
+    """What a user may have got wrong, which only the trials show."""
+
+    @pytest.fixture
+    def said(self, caplog):
+        optuna.logging.enable_propagation()
+        yield lambda: [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        optuna.logging.disable_propagation()
+
+    def test_of_a_constraint_over_a_parameter_that_is_not_there(self, said):
+        sampler = make(lambda request: f"x: {len(request.text) % 5}, y: 1", constraints="2*z <= 1")
+        optuna.create_study(sampler=sampler).optimize(
+            lambda t: t.suggest_float("x", -5, 5) + t.suggest_int("y", 0, 9), n_trials=1
+        )
+        (text,) = said()
+        assert "'2*z <= 1' has no effect on Trial#0, which has no parameter 'z'" in text
+        assert "Valid: 'x', 'y'" in text
+
+    def test_of_no_constraint_over_a_parameter_of_another_branch(self, said):
+        space = Space({"k": Categorical(["a", "b"]), "x": Float(0, 1, when={"k": "b"})})
+        sampler = make(["Start from: new\nProposal:\nk: a"], space=space, constraints="x <= 0.5")
+        optuna.create_study(sampler=sampler).optimize(
+            lambda t: float(len(t.suggest_categorical("k", ["a", "b"]))), n_trials=1
+        )
+        assert said() == []

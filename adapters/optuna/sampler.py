@@ -44,6 +44,7 @@ from llmopt.adapters.optuna.records import (
 from llmopt.adapters.optuna.space import Known, StudySpace, logger, read_space, trouble_with
 from llmopt.client.base import Client, client_name
 from llmopt.client.model_string import get_client, one_model
+from llmopt.errors import did_you_mean
 from llmopt.history import Usage
 from llmopt.lab.blocks import calculator_for
 from llmopt.options import AskArguments, AskOptions, Partners
@@ -266,6 +267,7 @@ class LLMSampler(Asker, BaseSampler):
         """
         if state == TrialState.COMPLETE and not self._compared:
             self._compared = True
+            self._check_constraints(trial)
             if said := self._known.unlike(trial.distributions):
                 logger.warning(
                     f"`space=` is unlike the parameters of Trial#{trial.number}: {said}. The model "
@@ -406,6 +408,17 @@ class LLMSampler(Asker, BaseSampler):
             None,
             "its range changes from trial to trial, so that the value proposed is not in it",
         )
+
+    def _check_constraints(self, trial: FrozenTrial) -> None:
+        """Warn of constraints over parameters that neither `space=` nor the first trial has."""
+        there = {*self._known.names, *trial.distributions}
+        for limit in self._constraints:
+            for name in sorted(limit.names - there):
+                logger.warning(
+                    f"The constraint {limit.text!r} has no effect on Trial#{trial.number}, which "
+                    f"has no parameter {name!r}: {did_you_mean(name, there)}. If other trials have "
+                    "it, ignore this warning; with `space=`, names are checked at once."
+                )
 
     # -- random values ----------------------------------------------------------------------
 
