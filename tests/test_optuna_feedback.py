@@ -404,3 +404,17 @@ class TestWarnings:
             lambda t: float(len(t.suggest_categorical("k", ["a", "b"]))), n_trials=1
         )
         assert said() == []
+
+    def test_of_a_space_without_the_condition_of_a_parameter(self, said):
+        space = {
+            "k": CategoricalDistribution(["a", "b"]),
+            "x": FloatDistribution(0, 1),
+        }
+        sampler = make(["Start from: new\nProposal:\nk: a, x: 0.5"], space=space)
+        optuna.create_study(sampler=sampler).optimize(
+            lambda t: float(len(t.suggest_categorical("k", ["a", "b"]))), n_trials=1
+        )
+        (text,) = said()
+        assert "it has no `x`" in text
+        assert "If only some trials have a parameter, give a `Space`" in text
+        assert "when={" in text

@@ -272,7 +272,9 @@ class LLMSampler(Asker, BaseSampler):
                 logger.warning(
                     f"`space=` is unlike the parameters of Trial#{trial.number}: {said}. The model "
                     "proposes by `space=` until a trial has ended, then by the trials: name the "
-                    "same parameters and ranges in both."
+                    "same parameters and ranges in both. If only some trials have a parameter, "
+                    "give a `Space` whose dimension has the condition, such as "
+                    'Float(0, 1, when={"optimizer": "sgd"}).'
                 )
         if state == TrialState.FAIL and (reason := raised_in_objective()):
             write_notes(study, trial, {"error": reason})
