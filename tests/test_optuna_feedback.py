@@ -418,3 +418,29 @@ class TestWarnings:
         assert "it has no `x`" in text
         assert "If only some trials have a parameter, give a `Space`" in text
         assert "when={" in text
+
+    @pytest.mark.parametrize(("startup", "wanted"), [(0, "1 complete or pruned trial;"), (5, "5 ")])
+    def test_once_of_failures_that_keep_the_model_from_being_asked(self, startup, wanted, said):
+        def objective(trial):
+            trial.suggest_float("x", 0, 1)
+            return math.nan
+
+        sampler = make([], n_startup_trials=startup)
+        study = optuna.create_study(sampler=sampler)
+        study.optimize(objective, n_trials=3)
+        assert not [text for text in said() if "finished trials failed" in text]
+        study.optimize(objective, n_trials=3)
+        (text,) = [text for text in said() if "finished trials failed" in text]
+        assert f"All 3 finished trials failed. The model is first asked after {wanted}" in text
+
+    def test_that_a_space_lets_the_model_see_the_failed_trials(self, said):
+        def objective(trial):
+            trial.suggest_float("x", 0, 1)
+            return math.nan
+
+        answers = [f"Start from: new\nProposal:\nx: 0.{i}" for i in range(1, 6)]
+        sampler = make(answers, space={"x": Float(0, 1)})
+        optuna.create_study(sampler=sampler).optimize(objective, n_trials=5)
+        assert len(sampler.client.requests) == 5
+        assert "#4 | failed | 0.4" in sampler.client.requests[4].text
+        assert not [text for text in said() if "finished trials failed" in text]

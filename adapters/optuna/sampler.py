@@ -64,6 +64,7 @@ from llmopt.util.arguments import (
 __all__ = ["LLMSampler"]
 
 _DRAWS = 100  # of a parameter's value that keeps the constraints
+_MANY_FAILED = 3  # trials at the beginning of a study, of which a warning tells
 
 _DIRECTION = (
     "give it to optuna.create_study, such as "
@@ -197,6 +198,7 @@ class LLMSampler(Asker, BaseSampler):
         self.n_startup_trials = start
         self._end: tuple[str, str] | None = None  # why the model ended a search: for it, for people
         self._compared = False  # `space=` with what a trial has
+        self._warned_of_failures = False
         self._earlier = Usage()  # of the sampler that this one is a copy of
         self._forget()
 
@@ -318,6 +320,7 @@ class LLMSampler(Asker, BaseSampler):
         fixed = fixed_around(self, study, trial, {**space.distributions, **search_space})
         given = {**fixed, **read_fixed(trial), **trial.params}
         if not self._asks(trials) or not (space or learned(trials)):
+            self._warn_of_failures(trials)
             if not trials[1:] and self.n_startup_trials > 1:
                 logger.info(
                     f"The first {self.n_startup_trials} trials are sampled at random; then the "
@@ -409,6 +412,19 @@ class LLMSampler(Asker, BaseSampler):
         return (
             None,
             "its range changes from trial to trial, so that the value proposed is not in it",
+        )
+
+    def _warn_of_failures(self, trials: Sequence[FrozenTrial]) -> None:
+        """Warn once if failures alone keep the model from being asked."""
+        failed = sum(t.state == TrialState.FAIL for t in trials)
+        if self._warned_of_failures or failed < _MANY_FAILED or learned(trials):
+            return
+        self._warned_of_failures, wanted = True, max(1, self.n_startup_trials)
+        trials_wanted = f"{wanted} complete or pruned trial{'s' * (wanted > 1)}"
+        logger.warning(
+            f"All {failed} finished trials failed. The model is first asked after {trials_wanted}; "
+            "until then parameters are sampled at random. To ask it at once, pass "
+            "`n_startup_trials=0` and `space=`: then it also sees the failed trials."
         )
 
     def _check_constraints(self, trial: FrozenTrial) -> None:
