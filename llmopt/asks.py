@@ -455,7 +455,8 @@ class Asks(Results[Params]):
         point that cannot be evaluated by `tell_failure`: the model then reads why.
 
         Args:
-            params: A pending point, or one of `queued`.
+            params: A pending point, or one of `queued`. Some of its parameters are enough if no
+                other one has these values.
             trial: Number from 0 (`Trial.number`) of a trial. It keeps this number, in the state
                 ``"withdrawn"``; ``tell(..., replaces=trial)`` can give it another result.
             feedback: Why the trial is withdrawn, in words, for prompts and reports.
@@ -489,6 +490,13 @@ class Asks(Results[Params]):
             fixed = Fixed.of(self.space, params)
             if any(fixed.values == p.values for p in state.partial):
                 return Withdrawn(queued=False, fixed=fixed.to_json())
+            same = [p.values for p in (*state.pending, *state.queue) if fixed.keeps(p.values)]
+            if len(same) > 1:
+                raise ParameterError(
+                    f"withdraw({short(params)}): {len(same)} points that wait for a result have "
+                    "these values; give all parameters of one"
+                )
+            values = same[0] if same else None
         else:
             values = self.space.flatten(params)
         waiting = {key(p.values) for p in (*state.pending, *state.queue)}

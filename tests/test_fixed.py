@@ -168,6 +168,20 @@ def test_queued_points_with_some_parameters_are_withdrawn_one_by_one(tmp_path):
         optimizer.withdraw({"c": "z"})
 
 
+def test_a_point_is_withdrawn_by_some_of_its_parameters_if_no_other_has_them():
+    optimizer = words()
+    points = [{"t": 1.0, "k": 1, "c": "a"}, {"t": 2.0, "k": 1, "c": "b"}, {"t": 3.0}]
+    for point in points:
+        optimizer.enqueue(point)
+    with pytest.raises(ParameterError, match=r"2 points that wait for a result have these values"):
+        optimizer.withdraw({"k": 1})
+    optimizer.withdraw({"c": "a"})
+    assert optimizer.queued == points[1:]
+    assert optimizer.ask() == points[1]
+    optimizer.withdraw({"k": 1})
+    assert (optimizer.pending, optimizer.queued) == ([], points[2:])
+
+
 def test_the_latest_trial_never_happened_and_keeps_its_number(tmp_path):
     optimizer = words("Start from: new\nProposal: t: 60, k: 2, c: z", storage=tmp_path / "s.jsonl")
     for t in (10, 20):
