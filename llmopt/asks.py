@@ -42,7 +42,7 @@ from llmopt.util.threads import Lock
 logger = logging.getLogger(__name__)
 
 _REASON = 1000  # characters of why a search ended
-_CLOSED = "the program closed"
+_CLOSED = "the program ended"
 
 
 @dataclass
@@ -570,4 +570,4 @@ class Asks(Results[Params]):
         made = len(without_withdrawn(self._journal.state.trials))
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
-        return f"{_CLOSED} the search after {made} evaluations"
+        return f"{_CLOSED} after {made} evaluations"

@@ -178,7 +178,7 @@ class TestClient:
         (folder / "done").write_text("the search ended at noon; open requests: 0")
         with LLMOptimizer(SPACE, FolderClient(folder)):
             assert not (folder / "done").exists()  # at once, before any request
-        assert "the program closed" in (folder / "done").read_text()
+        assert "the program ended after" in (folder / "done").read_text()
 
     def test_odd_answers(self, folder):
         client = FolderClient(folder, timeout=10)
@@ -305,7 +305,7 @@ class TestNext:
         assert time.monotonic() - began >= 0.5  # it could go on meanwhile
         said = capsys.readouterr().err
         assert "no request waits since" in said
-        assert "The search in s.jsonl may go on: the program closed the search after 1" in said
+        assert "The search in s.jsonl may go on: the program ended after 1" in said
 
     def test_a_file_in_place_of_the_folder_is_an_error_and_no_end(self, tmp_path, capsys):
         (tmp_path / "s.json").write_text("{}")

@@ -564,7 +564,7 @@ class CodeOptimizer(CodeViews, Account, Closing):
             return self._journal.state.stop[0]
         if self.steps is not None and self.tried >= self.steps:
             return f"all {self.steps} tries were made"
-        return f"the program closed the search after {len(self.trials)} scored candidates"
+        return f"the program ended after {len(self.trials)} scored candidates"
 
     def close(self) -> None:
         """Kill the workers of candidates without a result, and close the file."""
