@@ -133,6 +133,7 @@ def read_result(
     if not isinstance(feedback, str):
         raise TypeError(f"feedback={feedback!r}: expected a string")
     way = "" if isinstance(curve, tuple) and not curve else describe_curve(_curve(curve), direction)
+    trouble = "" if feedback.startswith(trouble) else trouble  # an import of what `tell` recorded
     feedback = "; ".join(filter(None, [trouble, way, feedback]))
     violation = _amount(constraint_violation, "constraint_violation")
     if space.constraints:

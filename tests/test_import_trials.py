@@ -330,3 +330,12 @@ def test_a_column_that_a_table_lacks_is_no_choice():
     optimizer = make({"d": Categorical([None, 3]), "k": Int(1, 2)})
     report = optimizer.import_trials([{"k": 1, "reward": 1.0}])
     assert report.rows[0].outcome == "refused"
+
+
+def test_the_reason_of_a_failure_does_not_grow_from_import_to_import(tmp_path):
+    path = stored(tmp_path / "0.jsonl")
+    for number in (1, 2):
+        with closing(make(storage=tmp_path / f"{number}.jsonl")) as optimizer:
+            optimizer.import_trials(path)
+        path = optimizer.storage
+    assert [t.feedback for t in optimizer.trials] == ["seen", "no reward; seen", "seen"]
