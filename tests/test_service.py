@@ -404,6 +404,16 @@ def test_the_best_of_repeated_points_has_its_number_in_prompts_and_report(tmp_pa
     assert (best["number"], best["label"]) == (3, "#2")
 
 
+def test_a_mean_is_printed_without_its_rounding_error(tmp_path, capsys):
+    file = write(tmp_path, model="network", noisy=True, direction="maximize")
+    for reward in ("0.1", "0.2", "0.3"):
+        point = '{"x": 1, "k": 2}'
+        run(capsys, "tell", file, point, "--reward", reward, "--part", f"side={reward}")
+    assert main(["status", file]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert (best["reward"], best["parts"]) == (0.2, {"side": 0.2})
+
+
 def test_a_search_becomes_noisy_at_any_time(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), '{"x": 1, "k": 2}'
     run(capsys, "tell", file, point, "--reward", "1")

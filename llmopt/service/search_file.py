@@ -250,6 +250,10 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
             return dict(zip(metrics, rewards, strict=True))
         return rewards[0] if rewards and len(rewards) == 1 else plain(rewards)
 
+    if trial.evaluations > 1:  # a mean of 0.1 and 0.2 is 0.15 with a rounding error
+        shown = {name: float(f"{value:.12g}") for name, value in trial.parts.items()}
+        means = tuple(float(f"{value:.12g}") for value in trial.rewards or ())
+        trial = replace(trial, rewards=means or None, parts=shown)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
     found = {
         "number": trial.number + 1,  # in the order of recording
