@@ -156,7 +156,8 @@ def test_points_beside_an_answer_that_ends_the_search_are_not_lost():
 
 
 def test_the_offer_is_made_only_where_it_is_taken():
-    client = ScriptedClient([FIRST, STOP, STOP, STOP])
+    stops = [STOP.replace("flat", why) for why in ("flat", "level", "even")]
+    client = ScriptedClient([FIRST, *stops])
     optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, on_error="fallback")
     optimizer.tell(optimizer.ask(), 1.0)
     assert "Proposal: stop" not in client.requests[0].text
