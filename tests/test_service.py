@@ -454,6 +454,17 @@ def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     assert "Queued: [{'x': 1.0, 'k': 2}, {'k': 3}]" in said
 
 
+def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    for point in run(capsys, "ask", file, "-n", "2")[:1]:
+        run(capsys, "tell", file, point["point"], "--reward", "1")
+    said = run(capsys, "withdraw", file, "p2", "--trial", "1", status=2)
+    assert "got both 'p2' and trial 1: give one" in said
+    assert main(["status", file]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["trials"], [p["point"] for p in found["pending"]]) == (1, ["p2"])
+
+
 def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path, warmup=0)

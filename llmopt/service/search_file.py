@@ -376,7 +376,9 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
 def withdraw(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
 ) -> None:
-    """Drop points and, by its number from 1, a trial."""
+    """Drop points, or a trial by its number from 1."""
+    if trial is not None and points:
+        raise LLMOptError(f"got both {short(points[0])} and trial {short(trial)}: give one")
     if trial is None and not points:
         raise LLMOptError("expected a point, or as `trial` the number of a trial")
     if trial is None and feedback:
