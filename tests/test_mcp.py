@@ -62,6 +62,26 @@ class TestAgentIsTheModel:
         assert (usage["requests"], usage["failed_requests"]) == (2, 0)
         assert usage["rejected"] == {"unreadable": 1}
 
+    def test_no_random_point_takes_the_place_of_its_answer(self, searches):
+        self.begun(searches)
+        searches.ask("mine")
+        (point,) = searches.answer("mine", ANSWER.format(1.5, 4))["points"]
+        searches.tell("mine", point["params"], 2.0)
+        found = searches.ask("mine")
+        for number in range(5):
+            found = searches.answer("mine", f"no idea {number}", id=found["id"])
+            assert found["points"] == []
+            assert "cannot be used" in found["request"][-1]["content"]
+        (point,) = searches.answer("mine", ANSWER.format(2.5, 4), id=found["id"])["points"]
+        assert point["source"] == "llm"
+
+    def test_a_new_request_also_follows_the_same_unreadable_answers(self, searches):
+        self.begun(searches)
+        found = searches.ask("mine")
+        for _ in range(4):
+            found = searches.answer("mine", "hello", id=found["id"])
+            assert "cannot be used" in found["request"][-1]["content"]
+
     def test_a_kill_between_prompt_and_answer_loses_nothing(self, searches, tmp_path):
         self.begun(searches)
         first = searches.ask("mine")

@@ -33,7 +33,7 @@ from llmopt.service.search_file import (
     tell,
     withdraw,
 )
-from llmopt.util.arguments import whole_number
+from llmopt.util.arguments import MOST_AT_ONCE, whole_number
 from llmopt.util.files import make_folder, read_mapping, write_bytes_atomically
 from llmopt.util.text import short
 
@@ -145,7 +145,9 @@ class SearchFolder:
         changed = {**description, "model": model, **own}
         if model == AGENT:
             client = client or _AgentClient()
-            # Its request is no failure to fall back from; and it answers one at a time.
+            # Its request is no failure to fall back from; and it answers one at a time. It would
+            # take a random point for its own: it gets a new request, as often as it needs one.
+            changed = {"attempts": MOST_AT_ONCE, "max_fallbacks": 0, **changed}
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
             return open_described(
                 changed, storage, self._folder, client=client, reads=reads, **self._how
