@@ -454,6 +454,14 @@ def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     assert "Queued: [{'x': 1.0, 'k': 2}, {'k': 3}]" in said
 
 
+@pytest.mark.parametrize("command", [["ask"], ["status"], ["tell", "p1", "--reward", "1"]])
+def test_a_folder_is_no_search(tmp_path, capsys, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "/", ".."):
+        said = run(capsys, command[0], folder, *command[1:], status=2)
+        assert f"cannot read {folder}: it is a folder: give a regular file" in said
+
+
 def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
     file = write(tmp_path, model="network")
     for point in run(capsys, "ask", file, "-n", "2")[:1]:

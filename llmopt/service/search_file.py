@@ -71,6 +71,8 @@ def open_file(
         LLMOptError: The description or the file is not valid, or another process keeps it.
     """
     path = Path(path)
+    if not path.name:  # "." or "/", which has no description beside it
+        raise StorageError(f"cannot read {path}: it is a folder: give a regular file")
     for suffix in (".json", ".toml"):
         described = path.with_suffix(suffix)
         if path == described and not path.exists():
