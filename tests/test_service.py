@@ -518,6 +518,20 @@ def test_a_table_with_semicolons_is_named(tmp_path, capsys):
     assert "the separator is ';'" in run(capsys, "tell", file, "--import", table, status=2)
 
 
+def test_an_import_with_refused_rows_fails_and_records_the_others(tmp_path, capsys):
+    table = tmp_path / "table.csv"
+    table.write_text("x,k,reward\n1,2,3\n2,3,abc\n")
+    file = write(tmp_path, model="network")
+    point = '{"params": {"x": 4, "k": 4}, "reward": 5}'
+    assert main(["tell", file, point, "--import", str(table)]) == 2
+    shown = capsys.readouterr()
+    assert [json.loads(line)["reward"] for line in shown.out.splitlines()] == [3, 5]
+    assert "1 taken, 1 refused\nrow 2 refused:" in shown.err
+    assert "refused 1 of 2 rows of" in shown.err
+    table.write_text("x,k,reward\n1,2,3\n2,3,4\n")
+    assert [trial["reward"] for trial in run(capsys, "tell", file, "--import", str(table))] == [4]
+
+
 def test_a_report_lists_the_candidates_and_marks_other_points(tmp_path, capsys):
     pytest.importorskip("plotly")
     (tmp_path / "stock.csv").write_text("x\n1\n2\n")

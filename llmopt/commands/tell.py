@@ -14,6 +14,7 @@ from llmopt.commands.enqueue import point_of
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import of_trial, open_file, tell
 from llmopt.util.files import read_json
+from llmopt.util.text import counted
 
 _OPTIONS = (
     ("--reward", "X", "what the point scored"),
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--import",
         dest="source",
         metavar="SOURCE",
-        help="record the trials of another storage file, or of a table (.csv), before any others",
+        help="record the trials of another storage file, or of a table (.csv), before any others; "
+        "exit status 2 if a row was refused (the others are recorded)",
     )
     for name, metavar, text in _OPTIONS:
         parser.add_argument(name, metavar=metavar, help=text)
@@ -49,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Record all results, or none where one is wrong, and print their trials as JSON."""
+    """Record all results, or none where one is wrong, and print their trials as JSON.
+
+    Of an import, the rows that are not refused are recorded.
+    """
     # Read before the search is opened: nobody is kept waiting meanwhile.
     by_option = _given(args) or args.part
     results = [_of_options(args)] if by_option else list(_results(args))
@@ -58,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
             "no result was given: expected one JSON object a line on standard input, or as an "
             f'argument: llmopt tell {args.file} \'{{"params": {{...}}, "reward": 0.5}}\''
         )
+    refused = 0
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
         if args.source:
@@ -65,10 +71,16 @@ def main(args: argparse.Namespace) -> int:
             print(report, file=sys.stderr)
             if report.all_refused:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
+            refused = report.counts.get("refused", 0)
             for trial in optimizer.trials[before - report.taken :]:
                 print(json.dumps(of_trial(optimizer, trial)), flush=True)
         for line in tell(optimizer, results):
             print(json.dumps(line), flush=True)
+    if refused:
+        raise LLMOptError(
+            f"refused {refused} of {counted(len(report.rows), 'row')} of {args.source}, and "
+            "recorded the others: correct the rows named above, and repeat the import"
+        )
     return 0
 
 
