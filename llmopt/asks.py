@@ -171,9 +171,9 @@ class Asks(Results[Params]):
             Parameters in the form of the given space, or a list of `n` of them.
 
         Raises:
-            BudgetExceededError: A cap on requests, tokens or cost is reached, unless
-                ``on_error="fallback"``; or, at the first call, `max_cost` is set and the cost is
-                unknown.
+            BudgetExceededError: A cap on requests, tokens or cost is reached before there are `n`
+                points, unless ``on_error="fallback"``; later asks return those that were paid for.
+                Or, at the first call, `max_cost` is set and the cost is unknown.
             ClientError: The request failed, unless ``on_error="fallback"``; or, at the first call,
                 the key or the model's file is missing.
             ImportError: At the first call, the model's package is missing.
@@ -279,7 +279,8 @@ class Asks(Results[Params]):
             outcome.warnings += answer.warnings
             outcome.stop = answer.stop
             draft.completed += bool(answer.proposals) and kind in single
-            if answer.error is not None:
+            enough = len(outcome.proposals) >= missing
+            if answer.error is not None and not (answer.capped and enough):
                 self._settle(0, fixed, draft)  # a later ask returns what was paid for before it
                 raise answer.error
         return draft

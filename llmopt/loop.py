@@ -476,7 +476,7 @@ class _Run:
             optimizer.batch_size = max(self._batch, min(self._workers, missing))
         try:
             with self._progress.waiting():
-                proposals, texts = optimizer.ask_proposals(free)
+                proposals, texts = self._ask_within_caps(free)
         except (SearchStopped, BudgetExceededError) as end:
             self.stopped = str(end)
             return self._next(free, running)  # the finalists are left
@@ -485,6 +485,15 @@ class _Run:
             return []
         self._warnings += [(text, FallbackWarning) for text in texts]
         return [_Job(p.values, "search", p, p.seed) for p in proposals]
+
+    def _ask_within_caps(self, n: int) -> tuple[list[Proposal], list[str]]:
+        """Return `n` proposals; or one that was paid for, if a cap allows no more than these."""
+        try:
+            return self._optimizer.ask_proposals(n)
+        except BudgetExceededError:
+            if n == 1:
+                raise
+            return self._optimizer.ask_proposals(1)
 
     def _end_by(self, error: ClientError) -> None:
         """End the search with its result, or raise the model's error if there is none to keep."""

@@ -339,6 +339,31 @@ def test_without_a_trial_the_best_one_is_missed_for_the_reason_that_ended_the_se
         _ = result.best
 
 
+@pytest.mark.parametrize("n_jobs", [1, 2, 4])
+@pytest.mark.parametrize("left", ["cap", "none"])
+def test_the_points_of_a_request_that_a_cap_cut_short_are_evaluated(n_jobs, left, tmp_path):
+    made = {"warmup": 6, "prompt": "props", "batch_size": 4, "n_jobs": n_jobs}
+    made |= {"max_requests": 3, "storage": tmp_path / "s.jsonl"}
+    n_trials = 24 if left == "cap" else 9
+    result = minimize(bowl, SPACE, n_trials, scripted(1.5, 2.5, 3.5), **made)
+    assert (len(result.trials), result.usage.requests) == (9, 3)
+    assert result.usage.proposals == {"warmup": 6, "llm": 3}
+    assert ("raise the cap" in result.stopped) == (left == "cap")
+    assert not result.optimizer.queued
+    again = minimize(bowl, SPACE, n_trials, scripted(), **made)  # the same cap: nothing is left
+    assert (len(again.trials), again.stopped) == (9, result.stopped)
+
+
+def test_a_policy_search_evaluates_the_points_of_a_request_that_a_cap_cut_short():
+    search = PolicySearch("CartPole-v1", "network", batch_size=4, max_requests=3, warmup=2)
+    search.run(24)
+    assert "raise the cap" in search.stopped
+    counts = search.optimizer.usage.proposals
+    assert counts["llm"] == 3
+    assert len(search.optimizer.trials) == sum(counts.values())
+    assert not search.optimizer.queued
+
+
 def word(x):
     return f"Analysis: steep.\nHypothesis: it falls.\nStart from: new\nProposal: x: {x}, k: 3"
 
