@@ -116,12 +116,14 @@ class ClientError(LLMOptError):
         adapted: Whether the client has changed what it sends, so that a repeat may succeed now.
         permanent: Whether every further request would fail, too.
         exhausted: Whether this is so only for hours, as at a usage limit: results are kept.
+        complaint: Why the last answer could not be used, and the form wanted, if that is the cause.
     """
 
     retryable: bool = False
     adapted: bool = False
     permanent: bool = False
     exhausted: bool = False
+    complaint: str = ""
 
     def __init__(
         self,

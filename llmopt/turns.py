@@ -198,6 +198,7 @@ def fill(
     if missing <= 0 or outcome.stop is not None or outcome.error is not None:
         return
     model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
+    complaint = outcome.unread[-1][1] if outcome.unread else ""
     never = not {"llm", "drawn"} & state.usage.proposals.keys()
     if outcome.capped:
         outcome.warnings.append(
@@ -212,6 +213,7 @@ def fill(
             "is kept: repeat the call to ask again, once `llmopt check MODEL` prints a point",
             requests=0,
         )
+        outcome.error.complaint = complaint
         return
     elif most is not None and _is_mute(outcome, state, never):
         said = "no answer of {} could be read yet" if never else "{} repeats what cannot be read"
@@ -220,6 +222,7 @@ def fill(
             "point, and repeat the call (max_fallbacks=None goes on at random)",
             requests=0,
         )
+        outcome.error.complaint = complaint
         outcome.error.permanent = never  # a program that does something else
         return
     else:

@@ -92,12 +92,32 @@ class TestAgentIsTheModel:
         (point,) = other.answer("mine", ANSWER.format(1, 2))["points"]
         assert point["params"] == {"x": 1.0, "k": 2}
 
+    def test_an_answer_that_gives_no_point_gets_the_form_wanted(self, searches):
+        self.begun(searches, attempts=1)
+        searches.ask("mine")
+        with pytest.raises(LLMOptError, match=r"`x: <value>, k: <value>`. ask\(\) shows") as error:
+            searches.answer("mine", "hello")
+        assert "MODEL" not in str(error.value)
+        assert "request" in searches.ask("mine")
+
+    def test_the_recommended_trial_need_not_be_the_best(self, searches):
+        self.begun(searches, may_stop=True)
+        searches.tell("mine", {"x": 1, "k": 2}, 2.0)
+        assert "recommended" not in searches.status("mine")
+        searches.ask("mine")
+        searches.answer("mine", "Lesson: none\nStart from: #1\nProposal: stop")
+        status = searches.status("mine")
+        assert (status["recommended"]["number"], status["best"]["number"]) == (1, 2)
+        assert status["recommended"]["reward"] == 3.0
+
     def test_it_may_end_the_search(self, searches):
         self.begun(searches, may_stop=True)
         assert "request" in searches.ask("mine")
         ended = searches.answer("mine", "Lesson: none\nStart from: #1\nProposal: stop")
         assert ended["points"] == []
         assert "recommends point 1" in ended["next"]
+        status = searches.status("mine")
+        assert status["recommended"] == status["best"]
         assert searches.ask("mine") == ended
 
     def test_an_answer_belongs_to_a_request_or_is_refused(self, searches):
@@ -127,6 +147,13 @@ class TestAgentIsTheModel:
             searches.answer("mine", ANSWER.format(1.5, 4), {"k": 4}, id=first)
         (point,) = searches.answer("mine", ANSWER.format(1.5, 4), {"k": 4}, id=second)["points"]
         assert point["params"] == {"x": 1.5, "k": 4}
+
+    def test_an_answer_after_a_result_is_refused_with_the_cause(self, searches):
+        self.begun(searches)
+        first = searches.ask("mine")["id"]
+        searches.tell("mine", {"x": 1, "k": 2}, 2.0)
+        with pytest.raises(LLMOptError, match=r"a result was recorded since. ask\(\) shows"):
+            searches.answer("mine", ANSWER.format(1.5, 4), id=first)
 
     def test_the_shell_says_who_answers(self, searches, tmp_path):
         self.begun(searches)

@@ -41,6 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MOST_SEARCHES = 1000
 _MOST_POINTS = 100  # of one ask
 _MOST_TEXT = 100_000  # characters of an answer, of feedback
+_SHOWS = "ask() shows the new request"
 
 
 class _Unanswered(ClientError):
@@ -276,7 +277,8 @@ class SearchFolder:
         """
         if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
-        with self._search(name, _AgentClient(text, str(id))) as optimizer:
+        wanted, _, count = str(id).partition("-")
+        with self._search(name, _AgentClient(text, wanted)) as optimizer:
             if not isinstance(optimizer.client, _AgentClient):
                 raise LLMOptError(f"search {name!r} has its own model: call ask")
             if not optimizer.unanswered:
@@ -286,9 +288,11 @@ class SearchFolder:
                 )
             found = self._ask(optimizer, 1, fixed)
             if optimizer.client.answer is not None and "request" in found:
+                unused = f"your answer was not used: it is to request {short(id)}, and "
+                if count and count != str(len(optimizer.trials)):
+                    raise LLMOptError(f"{unused}a result was recorded since. {_SHOWS}")
                 raise LLMOptError(
-                    f"your answer was not used: it is to request {short(id)}, and {found['id']} "
-                    "waits, of another agent or with other `fixed`. ask() shows it"
+                    f"{unused}{found['id']} waits, of another agent or with other `fixed`. {_SHOWS}"
                 )
             if optimizer.client.answer is not None:  # a point was queued, say
                 found["next"] = f"your answer was not used: no request was due. {found['next']}"
@@ -306,9 +310,13 @@ class SearchFolder:
             return {
                 "points": [],
                 "request": messages,
-                "id": _id_of(waiting.request),
+                "id": f"{_id_of(waiting.request)}-{len(optimizer.trials)}",
                 "next": said,
             }
+        except ClientError as error:
+            if not isinstance(optimizer.client, _AgentClient) or not error.complaint:
+                raise
+            raise LLMOptError(f"your answer cannot be used: {error.complaint}. {_SHOWS}") from error
         except SearchStopped as end:
             return {"points": [], "next": f"nothing: {end}"}
         points = [of_proposal(optimizer, p) for p in optimizer.pending_proposals[before:]]

@@ -309,6 +309,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         if optimizer.metrics
         else list(optimizer.directions),
         **leaders(optimizer),
+        **_recommended(optimizer),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
         "queued": [plain(optimizer.space.with_names(point)) for point in optimizer.queued],
         **waiting,
@@ -323,18 +324,29 @@ def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     With several objectives, ``pareto`` is the number of trials on the Pareto front.
     """
     history = optimizer.history
-
-    def shown(trial: Trial[Any] | None) -> dict[str, Any] | None:
-        if trial is None:
-            return None
-        found = of_trial(optimizer, replace(trial.recorded, stderr=history.stderr(trial)))
-        # Prompts and reports count points, and `number` counts trials.
-        return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
-
     if len(history.directions) == 1:
-        return {"best": shown(history.best)}
-    best = {name: shown(history.best_of(k)) for k, name in enumerate(history.objectives)}
+        return {"best": _merged(optimizer, history.best)}
+    each = enumerate(history.objectives)
+    best = {name: _merged(optimizer, history.best_of(k)) for k, name in each}
     return {"pareto": len(history.pareto_front), "best": best}
+
+
+def _merged(optimizer: LLMOptimizer[Any], trial: Trial[Any] | None) -> dict[str, Any] | None:
+    """Return a trial of the history, in which repeats of a point are one, as JSON."""
+    if trial is None:
+        return None
+    error = optimizer.history.stderr(trial)
+    found = of_trial(optimizer, replace(trial.recorded, stderr=error))
+    # Prompts and reports count points, and `number` counts trials.
+    return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
+
+
+def _recommended(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
+    """Return ``recommended``, as JSON: the trial that the model named as it ended the search."""
+    number = optimizer.recommended_number
+    named = (t for t in optimizer.history.trials if t.number + 1 == number)
+    trial = _merged(optimizer, next(named, None))
+    return {} if trial is None else {"recommended": trial}
 
 
 def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
