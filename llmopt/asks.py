@@ -503,10 +503,13 @@ class Asks(Results[Params]):
         waiting = {key(p.values) for p in (*state.pending, *state.queue)}
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]
-            there = [t.number for t in state.trials if values and key(t.values) == key(values)]
-            took = (
-                f" Its trial is withdrawn by trial={there[-1] + self.first_trial}." if there else ""
-            )
+            there = [
+                str(t.number + self.first_trial)
+                for t in without_withdrawn(state.trials)
+                if values and key(t.values) == key(values)
+            ]
+            numbers = f"number{'s' * (len(there) > 1)} {', '.join(there)}"
+            took = f" Withdraw its result as a trial, by its {numbers}." if there else ""
             raise ParameterError(
                 f"withdraw({short(params)}): {no_longer(state)}{took} Pending: {short(pending)}. "
                 f"Queued: {short(self.queued)}"

@@ -335,7 +335,8 @@ class Results(Views, Account, Closing, Generic[Params]):
         return (
             f"the point of trial #{before.number + 1} was recorded again {now}: it counts as "
             "another trial. If this is that trial's right result, tell it with "
-            f"replaces={before.number + self.first_trial}; if rewards are noisy, pass noisy=True"
+            f"replaces={before.number + self.first_trial}; if rewards are noisy, set `noisy` to "
+            "true"
         )
 
     def _warn_of_repeat(self, result: Result) -> None:

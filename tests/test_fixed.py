@@ -147,8 +147,8 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     for wrong, said in (
         (("--trial", "2"), "one of 1 trials, counted from 1"),
         (("--trial", "1"), "withdrawn before"),
-        (reason, "a point, or as `trial` the number of a trial"),
-        (("p1", *reason), "is recorded by `tell`, as `failed`"),
+        (reason, "a point, such as p4, or --trial N"),
+        (("p1", *reason), "is recorded by `llmopt tell s.toml p4 --failed WHY`"),
     ):
         assert main(["withdraw", "s.toml", *wrong]) == 2
         assert said in capsys.readouterr().err

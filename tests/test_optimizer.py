@@ -219,7 +219,7 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     same, said = [r.message for r in caplog.records]
     assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
-    assert "tell it with replaces=2; if rewards are noisy, pass noisy=True" in said
+    assert "tell it with replaces=2; if rewards are noisy, set `noisy` to true" in said
     # Of every failed point that has a result now, and by its proposer.
     late = make([], warmup=3)
     for number in range(3):

@@ -473,6 +473,19 @@ def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
     assert (found["trials"], [p["point"] for p in found["pending"]]) == (1, ["p2"])
 
 
+def test_a_withdrawal_that_is_refused_names_the_trials_of_the_point(tmp_path, capsys):
+    file = write(tmp_path, model="network", direction="maximize")
+    run(capsys, "ask", file)
+    for point, reward in (('{"x": 1, "k": 1}', "1"), ("p1", "2"), ("p1", "3"), ("p1", "4")):
+        (trial,) = run(capsys, "tell", file, point, "--reward", reward)
+    assert "if rewards are noisy, set `noisy` to true" in trial["warning"]
+    assert main(["withdraw", file, "--trial", "3"]) == 0
+    capsys.readouterr()
+    said = run(capsys, "withdraw", file, "p1", status=2)
+    assert "error: 'p1': the point is neither pending nor queued" in said
+    assert "Withdraw its result as a trial, by its numbers 2, 4." in said
+
+
 def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path, warmup=0)

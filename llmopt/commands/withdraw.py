@@ -7,6 +7,7 @@ import contextlib
 import json
 
 from llmopt.commands.enqueue import add_points, point_of
+from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file, status, withdraw
 
 
@@ -27,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Drop the points, and print where the search stands."""
     points = [point_of(text) for text in args.point]
+    if args.trial is None and not points:
+        raise LLMOptError("expected a point, such as p4, or --trial N")
+    if args.trial is None and args.feedback:
+        raise LLMOptError(
+            "--feedback says why a trial is withdrawn: add --trial N. The reason why a point could "
+            f"not be evaluated is recorded by `llmopt tell {args.file} p4 --failed WHY`; a point "
+            "that you no longer want is withdrawn without --feedback"
+        )
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         withdraw(optimizer, points, args.trial, args.feedback)
         print(json.dumps(status(optimizer), indent=2))

@@ -23,7 +23,13 @@ from llmopt.client.model_string import (
 )
 from llmopt.client.scripted import ScriptedClient
 from llmopt.data import read_data_file
-from llmopt.errors import LLMOptError, ModelNotFoundError, StorageError, StorageInUseError
+from llmopt.errors import (
+    LLMOptError,
+    ModelNotFoundError,
+    ParameterError,
+    StorageError,
+    StorageInUseError,
+)
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
@@ -403,8 +409,12 @@ def withdraw(
         )
     if trial is not None:
         optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
-    for point in [point_named(optimizer, point) for point in points]:
-        optimizer.withdraw(point)
+    for given, point in [(given, point_named(optimizer, given)) for given in points]:
+        try:
+            optimizer.withdraw(point)
+        except ParameterError as error:  # it begins with the call in Python
+            said = str(error).removeprefix(f"withdraw({short(point)}): ")
+            raise LLMOptError(f"{short(given)}: {said}") from error
 
 
 def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
