@@ -201,6 +201,7 @@ def test_the_skill_for_agents_is_short_and_its_examples_run(tmp_path):
     assert about.startswith("description: ")
     assert len(about) < 1000
     assert skill.count("\n") <= 120
+    assert "llmopt ask NAME.json --model folder:NAME-mail > point.json &" in skill
     (code,) = re.findall(r"^```python\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
     (search,) = re.findall(r"^```json\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
     (tmp_path / "search.py").write_text(code)
