@@ -160,6 +160,11 @@ class TestAgentIsTheModel:
         with pytest.raises(LLMOptError, match=r"of `llmopt mcp`. Give --model"):
             open_file(tmp_path / "searches" / "mine.json")
 
+    def test_an_empty_answer_is_called_empty(self, searches):
+        self.begun(searches)
+        with pytest.raises(LLMOptError, match="text is empty"):
+            searches.answer("mine", " ")
+
     def test_one_at_a_time(self, searches):
         self.begun(searches)
         with pytest.raises(LLMOptError, match="one at a time"):
@@ -451,6 +456,8 @@ def test_an_unknown_argument_is_refused_by_its_name(searches):
         with pytest.raises(Exception, match=f"unknown argument '{wrong}'.*'{near}'"):
             asyncio.run(server.call_tool(tool, {**told, wrong: "2"}))
     assert searches.trials("mine") == []
+    with pytest.raises(Exception, match="unknown tool 'tel'; did you mean 'tell'"):
+        asyncio.run(server.call_tool("tel", {"name": "mine"}))
 
 
 def test_no_error_repeats_the_whole_of_a_long_word(searches):

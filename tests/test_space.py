@@ -332,6 +332,7 @@ def test_names_are_compared_in_their_composed_form(name, asked):
     [
         ([None, "a"], "None", "expected the choice None, a NoneType: write it without quotes"),
         ([1, 2], 3, "`x`=3 is not one of its choices; Valid: '1', '2'"),
+        (["none", "base"], "bas", "choices; did you mean 'base'? Valid: 'base', 'none'"),
     ],
 )
 def test_the_text_of_a_choice_is_no_choice(choices, value, words):

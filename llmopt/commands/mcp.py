@@ -76,7 +76,9 @@ def make_server(searches: SearchFolder) -> Any:
 
     class Server(MCPServer):  # which alone would drop arguments of other names
         async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-            valid = inspect.signature(methods[name]).parameters if name in methods else arguments
+            if name not in methods:
+                raise ToolError(shortened(f"unknown tool {name!r}; {did_you_mean(name, methods)}"))
+            valid = inspect.signature(methods[name]).parameters
             for unknown in [key for key in arguments if key not in valid]:
                 said = f"{name}: unknown argument {unknown!r}; {did_you_mean(unknown, valid)}"
                 raise ToolError(shortened(said))

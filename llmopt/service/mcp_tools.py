@@ -275,7 +275,9 @@ class SearchFolder:
             fixed: As given to ask().
             id: That of the request: if another one waits by now, your answer is refused.
         """
-        if not isinstance(text, str) or not text.strip() or len(text) > _MOST_TEXT:
+        if not isinstance(text, str) or not text.strip():
+            raise LLMOptError("text is empty: expected your answer to the request of ask()")
+        if len(text) > _MOST_TEXT:
             raise LLMOptError(f"text: expected an answer of at most {_MOST_TEXT} characters")
         wanted, _, count = str(id).partition("-")
         with self._search(name, _AgentClient(text, wanted)) as optimizer:

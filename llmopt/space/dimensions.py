@@ -153,10 +153,10 @@ class Categorical(BaseDimension):
                 f"`{self._name}`={value!r} is {a_type(value)}; expected the choice "
                 f"{choice!r}, {a_type(choice)}: write it without quotes"
             )
-        raise ParameterError(
-            f"`{self._name}`={value!r} is not one of its choices; "
-            f"{did_you_mean(label, self.labels)}"
-        )
+        texts = [c for c in self.choices if isinstance(c, str)]  # as they are to be given
+        as_given = isinstance(value, str) and not self.named and len(texts) == len(self.choices)
+        expected = did_you_mean(value, texts) if as_given else did_you_mean(label, self.labels)
+        raise ParameterError(f"`{self._name}`={value!r} is not one of its choices; {expected}")
 
     key = place = code
 
