@@ -82,6 +82,15 @@ class TestAgentIsTheModel:
             found = searches.answer("mine", "hello", id=found["id"])
             assert "cannot be used" in found["request"][-1]["content"]
 
+    def test_a_random_point_that_was_allowed_says_so(self, searches):
+        self.begun(searches, attempts=1, max_fallbacks=2)
+        searches.ask("mine")
+        searches.answer("mine", ANSWER.format(1.5, 4))
+        searches.ask("mine")
+        found = searches.answer("mine", "no idea")
+        assert found["points"][0]["source"] == "fallback"
+        assert "at random, not proposed by agent: 1 of its answers" in found["warning"]
+
     def test_a_kill_between_prompt_and_answer_loses_nothing(self, searches, tmp_path):
         self.begun(searches)
         first = searches.ask("mine")

@@ -294,7 +294,8 @@ class SearchFolder:
                 if count and count != str(len(optimizer.trials)):
                     raise LLMOptError(f"{unused}a result was recorded since. {_SHOWS}")
                 raise LLMOptError(
-                    f"{unused}{found['id']} waits, of another agent or with other `fixed`. {_SHOWS}"
+                    f"{unused}{found['id']} waits: another agent asked, `fixed` differs, or a "
+                    f"result was changed. {_SHOWS}"
                 )
             if optimizer.client.answer is not None:  # a point was queued, say
                 found["next"] = f"your answer was not used: no request was due. {found['next']}"
@@ -303,9 +304,8 @@ class SearchFolder:
     def _ask(
         self, optimizer: LLMOptimizer[Any], n: int, fixed: dict[str, Any] | None
     ) -> dict[str, Any]:
-        before = len(optimizer.pending_proposals)
         try:
-            optimizer.ask(n, fixed=fixed)
+            proposals, warned = optimizer.ask_proposals(n, fixed)
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
             said = "answer these messages, with the id: answer()"
@@ -321,8 +321,9 @@ class SearchFolder:
             raise LLMOptError(f"your answer cannot be used: {error.complaint}. {_SHOWS}") from error
         except SearchStopped as end:
             return {"points": [], "next": f"nothing: {end}"}
-        points = [of_proposal(optimizer, p) for p in optimizer.pending_proposals[before:]]
-        return {"points": points, "next": "evaluate them, and tell() what each scored"}
+        found: dict[str, Any] = {"points": [of_proposal(optimizer, p) for p in proposals]}
+        found["next"] = "evaluate them, and tell() what each scored"
+        return found | ({"warning": " ".join(warned)} if warned else {})
 
     def tell(
         self,
