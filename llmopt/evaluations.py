@@ -190,7 +190,7 @@ def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Va
         texts = [v for v in given if isinstance(v, str) and f"={v!r} is of type" in str(error)]
         if not texts:
             raise
-        raise ParameterError(f"{str(error).rstrip('.')}{_written(texts[0])}") from None
+        raise ParameterError(f"{str(error).rstrip('.')}{written(texts[0])}") from None
     if not beyond and (outside := space.deviation(values, steps=False)):
         raise ParameterError(
             f"{outside}. If it was measured in place of a pending point, give that as instead_of="
@@ -271,7 +271,7 @@ def _rewards(
         )
     if isinstance(reward, str):
         raise RewardError(
-            f"reward={short(reward)}: expected a number, not a text{_written(reward)}; a failed "
+            f"reward={short(reward)}: expected a number, not a text{written(reward)}; a failed "
             'evaluation is None, NaN or tell_failure(), and in JSON "failed"'
         )
     if wanted == 1:
@@ -317,7 +317,7 @@ def _amount(value: Any, name: str, of: str = "") -> float:
     return amount
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """Return the remedy for a number that was given as a text, perhaps with a decimal comma."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value, re.ASCII):
         return f": write {value.strip().replace(',', '.')}"
@@ -343,5 +343,5 @@ def _number(value: Any, name: str) -> float:
     failed = " (record a failed evaluation with None, NaN or tell_failure)"
     raise RewardError(
         f"{name}={short(value)} is {a_type(value)}{shape}: expected a single real number"
-        f"{_written(value)}{failed if name == 'reward' else ''}"
+        f"{written(value)}{failed if name == 'reward' else ''}"
     )

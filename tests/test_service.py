@@ -486,6 +486,21 @@ def test_a_withdrawal_that_is_refused_names_the_trials_of_the_point(tmp_path, ca
     assert "Withdraw its result as a trial, by its numbers 2, 4." in said
 
 
+def test_a_reward_that_is_no_number_is_refused_with_the_way_to_record_a_failure(tmp_path, capsys):
+    file, point = write(tmp_path, model="network"), '{"x": 1, "k": 1}'
+    for text in ("nan", "NaN", "None", "abc"):
+        said = run(capsys, "tell", file, point, "--reward", text, status=2)
+        assert (
+            f"--reward {text}: expected a number; if the evaluation failed, give --failed" in said
+        )
+    assert "write 84.5" in run(capsys, "tell", file, point, "--reward", "84,5", status=2)
+    for reward in ('"NaN"', "[1, null]", '{"yield": null}'):
+        told = f'{{"params": {point}, "reward": {reward}}}'
+        assert 'failed, give "failed" with the' in run(capsys, "tell", file, told, status=2)
+    (trial,) = run(capsys, "tell", file, point, "--failed", "the pump broke")
+    assert (trial["state"], trial["feedback"]) == ("failed", "the pump broke")
+
+
 def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path, warmup=0)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from llmopt.commands.ask import add_file_arguments
 from llmopt.commands.enqueue import point_of
 from llmopt.errors import LLMOptError
+from llmopt.evaluations import written
 from llmopt.service.search_file import of_trial, open_file, tell
 from llmopt.util.files import read_json
 from llmopt.util.text import counted
@@ -106,6 +107,11 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
         elif name in ("reward", "replaces"):
             with contextlib.suppress(ValueError):  # else the search says what it expects
                 result[name] = read_json(text)
+            if name == "reward" and (result[name] == text or text == "NaN"):  # it is no JSON
+                raise LLMOptError(
+                    f"--reward {text}: expected a number{written(text)}; if the evaluation failed, "
+                    "give --failed WHY in place of --reward"
+                )
     if args.part:
         result["parts"] = dict(map(_part, args.part))
     return result

@@ -30,6 +30,7 @@ from llmopt.errors import (
     StorageError,
     StorageInUseError,
 )
+from llmopt.evaluations import written
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer
@@ -461,10 +462,24 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             told |= {"failed": before.feedback} if before.reward is None else {}
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
+    _check_reward(told.get("reward"))
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), **others)
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _check_reward(reward: Any) -> None:
+    """Raise if JSON has a text, or of several rewards a null, in place of a number."""
+    several = isinstance(reward, (list, Mapping))
+    values = [*reward.values()] if isinstance(reward, Mapping) else reward if several else [reward]
+    texts = [value for value in values if isinstance(value, str)]
+    if texts or (several and None in values):
+        kind = f"a text{written(texts[0])}" if texts else "null"
+        raise LLMOptError(
+            f"reward={short(reward)}: expected a number, not {kind}; "
+            'if the evaluation failed, give "failed" with the reason in words, and no "reward"'
+        )
 
 
 def _completed(optimizer: LLMOptimizer[Any], params: Any, others: dict[str, Any]) -> Any:
