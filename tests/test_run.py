@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from dataclasses import replace
 from typing import ClassVar
 
@@ -25,7 +26,6 @@ from llmopt.benchmarks.run.folder import RunFolder
 from llmopt.benchmarks.run.published import load_warmup
 from llmopt.cli import main
 from llmopt.errors import (
-    BudgetExceededError,
     FallbackWarning,
     LLMOptError,
 )
@@ -507,9 +507,25 @@ def test_caps_hold_for_all_methods_together(tmp_path):
     options = {"methods": ("llm", "llm-opro"), "max_requests": 6}
     config = replace(CONFIG, **options)
     client = model()
-    with pytest.raises(BudgetExceededError):
-        run(config, tmp_path / "r", client=client)
+    result = run(config, tmp_path / "r", client=client)
     assert len(client.requests) == 6
+    assert sum(r.requests for r in result.methods) == 6
+    for r in result.methods:
+        capped = len(RunFolder(tmp_path / "r").records[r.method]) < CONFIG.iterations
+        assert ("max_requests=" in r.stopped) == capped
+        assert r.heldout is not None
+    assert "max_requests=" in result.capped
+    whole = run(replace(config, max_requests=99), tmp_path / "r", client=client, resume=True)
+    assert [r.stopped for r in whole.methods] == ["", ""]
+
+
+def test_a_cap_within_a_batch_leaves_no_point_unevaluated(tmp_path):
+    limits = {"iterations": 12, "batch": 4, "max_requests": 6}
+    config = replace(CONFIG, model="network", prompt="auto", methods=("llm",), **limits)
+    result = run(config, tmp_path / "r")
+    sources = Counter(r.source for r in RunFolder(tmp_path / "r").records["llm"])
+    assert result.methods[0].requests == 6 == sources["llm"]
+    assert "max_requests=6" in result.methods[0].stopped
 
 
 # -- wrong calls --------------------------------------------------------------------------

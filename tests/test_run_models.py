@@ -78,15 +78,18 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
 )
 def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     server.play(Points())
-    assert run(server, option, value) == 2
-    assert len(server.seen) == sent
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert option[2:].replace("-", "_") in said
-    assert "--resume" in said
+    assert run(server, option, value) == 0
+    assert len(server.seen) == requests_of() == sent
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1].startswith("llmopt: ")
+    assert "--resume" in told.err.splitlines()[-1]
+    for text in (told.err.splitlines()[-1], told.out, Path("r/summary.txt").read_text()):
+        assert option[2:].replace("-", "_") in text
+    assert len(Path("r/overall_log.txt").read_text().splitlines()) == 1 + sent
     # The same cap stops it again, a higher one lets it go on; no answer is paid for twice.
     again = ["run", "mountaincar", "--resume", "--out", "r", "--model", f"openai+{server.url}/v1:m"]
-    assert main(again) == 2
-    assert len(server.seen) == sent
+    assert main(again) == 0
+    assert len(server.seen) == requests_of() == sent
     # An address that only the folder names is not asked: the folder may be somebody else's.
     assert main([*again[:-2], option, "99999"]) == 2
     assert "--model openai+http" in capsys.readouterr().err

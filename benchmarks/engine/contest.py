@@ -153,6 +153,9 @@ class Contest:
 
         Points of an interrupted contest are looked up; `over` says that the model ended the search
         before the interruption.
+
+        Raises:
+            BudgetExceededError: A cap is reached; every point that was paid for has its record.
         """
         entrant = self._entrants[name]
         spec, done = entrant.spec, list(self.kept.records.setdefault(name, []))
@@ -172,12 +175,10 @@ class Contest:
         count = len(done) if over else self.terms.evaluations
         try:
             evaluate = partial(self._answer, entrant, done)
-            reason = search(method, count, evaluate, callbacks, len(done))
-            if isinstance(method, ModelMethod):
-                self.usage[name] = method.usage
-            return reason
+            return search(method, count, evaluate, callbacks, len(done))
         finally:
             if isinstance(method, ModelMethod):
+                self.usage[name] = method.usage
                 method.close()
             if callbacks is not None:
                 callbacks.end()

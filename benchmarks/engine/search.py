@@ -11,7 +11,7 @@ from typing import Any
 from llmopt.benchmarks.methods.model import ModelMethod
 from llmopt.benchmarks.methods.protocol import Method
 from llmopt.callbacks import Callbacks
-from llmopt.errors import SearchStopped
+from llmopt.errors import BudgetExceededError, SearchStopped
 from llmopt.history import Proposal, Trial, Usage
 from llmopt.policies.evaluation import Evaluation
 
@@ -65,9 +65,11 @@ def search(
         started = time.process_time()
         try:
             params = method.ask()
-        except SearchStopped as end:
+        except (SearchStopped, BudgetExceededError) as end:
             if callbacks is not None:
                 callbacks.reason = str(end)
+            if isinstance(end, BudgetExceededError):
+                raise
             return str(end)
         proposal = model.last if model is not None else None
         seconds = time.process_time() - started

@@ -160,6 +160,9 @@ def main(args: argparse.Namespace) -> int:
                 raise
             raise LLMOptError(f"{error}; {advice()}") from error
     _show(config, result)
+    if result.capped:
+        sys.stdout.flush()
+        print(clean(f"llmopt: {result.capped}; {advice()}"), file=sys.stderr)
     return 0
 
 

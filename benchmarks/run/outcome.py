@@ -29,7 +29,7 @@ class MethodResult:
     fallback_share: float | None  # of the model's proposals; `None` for a baseline
     failures: int  # evaluations that gave no score
     params: tuple[float, ...] | None
-    stopped: str = ""  # why the model ended the search, if it did
+    stopped: str = ""  # why the model or a cap ended the search, if it did
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class RunResult:
     # does; `None` for no GIF
     drawn: MethodResult | None
     table: str = field(repr=False)  # the same as text
+    capped: str = ""  # which cap ended the first search that one ended; empty without such
 
 
 def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:

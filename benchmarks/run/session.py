@@ -40,7 +40,7 @@ from llmopt.benchmarks.run.published import WarmupPoint, load_warmup
 from llmopt.benchmarks.tasks.table import Task
 from llmopt.callbacks import Callback, Callbacks, Search
 from llmopt.client.base import Client
-from llmopt.errors import LLMOptError, SpaceError
+from llmopt.errors import BudgetExceededError, LLMOptError, SpaceError
 from llmopt.history import Usage
 from llmopt.policies.episode_seeds import selection_seeds
 from llmopt.policies.evaluation import Evaluator
@@ -66,8 +66,8 @@ def run(
 
     `client` replaces the model of ``config.model``; `announce` is called with the folder once
     the run has begun in it. `resume` resumes the run in `out`, or starts one in a missing or empty
-    folder. Results before an error are kept. Each method that asks the model costs
-    about ``config.iterations / config.batch`` requests.
+    folder. Results before an error are kept. A cap ends a method's search, and its result says so.
+    Each method that asks the model costs about ``config.iterations / config.batch`` requests.
     """
     choose_renderer()
     task = config.get_task()  # a misspelt name is named before a missing package
@@ -139,6 +139,7 @@ class _Session:
         self.config, self.contest, self.task = config, contest, contest.task
         self.folder, self.contestants, self.callbacks = folder, contestants, callbacks
         self.chosen: dict[str, Chosen | None] = {}
+        self.capped: dict[str, str] = {}  # the caps that ended a method's search, by method
 
     def all(self, progress: bool) -> RunResult:
         points = self.folder.warmup
@@ -170,11 +171,15 @@ class _Session:
         )
         # A search that the model ended stays ended when the run is resumed.
         over = name in self.folder.stopped
-        reason = self.contest.search(name, asking, self._callbacks_of(name), over=over)
+        try:
+            reason = self.contest.search(name, asking, self._callbacks_of(name), over=over)
+        except BudgetExceededError as cap:  # a resume with a higher one goes on from here
+            self.capped[name] = str(cap)
+            reason = ""
         if reason:
             self.folder.stop(name, reason)
             self.progress.tell(f"{label}: {reason}")
-        if name in self.folder.stopped:
+        if name in self.capped or name in self.folder.stopped:
             self.progress.drop(self.config.iterations - len(self.folder.records[name]))
 
     def _callbacks_of(self, name: str) -> Callbacks:
@@ -219,7 +224,8 @@ class _Session:
                 save_policy(policy, path / "policy.json", **about)
         if drawn is not None and not (self.config.gif and self._render(drawn)):
             drawn = None
-        return RunResult(path, results, best, drawn, table)
+        capped = next(iter(self.capped.values()), "")
+        return RunResult(path, results, best, drawn, table, capped)
 
     def _result(self, name: str) -> MethodResult:
         records = [*self.folder.records[WARMUP], *self.folder.records[name]]
@@ -243,7 +249,7 @@ class _Session:
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
             params=None if chosen is None else chosen.record.params,
-            stopped=self.folder.stopped.get(name, ""),
+            stopped=self.folder.stopped.get(name, self.capped.get(name, "")),
         )
 
     def _render(self, result: MethodResult) -> bool:
