@@ -244,7 +244,7 @@ def test_the_gif_shows_the_policy_of_the_model(best, tmp_path, monkeypatch, caps
     monkeypatch.setattr(command, "run", lambda *_, **__: result)
     assert main(["run", LINE]) == 0
     line = next(row for row in capsys.readouterr().out.splitlines() if "policy.gif" in row)
-    note = "" if best == "the model" else "; random has the best one"
+    note = "" if best == "the model" else "; random is ahead on the starts that choose"
     assert line.endswith(f"(the policy of {llm.label}{note})")
 
 

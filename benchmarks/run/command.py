@@ -172,7 +172,7 @@ def _show(config: RunConfig, result: RunResult) -> None:
     note = ""
     if result.drawn is not None and result.best is not None:
         other = result.drawn != result.best
-        lead = f"; {result.best.label} has the best one" if other else ""
+        lead = f"; {result.best.label} is ahead on the starts that choose" if other else ""
         note = f"  (the policy of {result.drawn.label}{lead})"
     for name in ("policy.json", "learning_curve.png", "policy.gif", "trials.jsonl"):
         if (result.path / name).exists():
