@@ -501,6 +501,18 @@ def test_a_reward_that_is_no_number_is_refused_with_the_way_to_record_a_failure(
     assert (trial["state"], trial["feedback"]) == ("failed", "the pump broke")
 
 
+def test_what_is_no_json_is_refused_with_a_remedy(tmp_path, capsys, monkeypatch):
+    file = write(tmp_path, model="network")
+    quoted = "quote the whole object in '…', and each name and text in it in \"…\""
+    for text in ("{'params': {'x': 1}}", "{params: {x: 1}}", '{"params": {"x": 1}', "x"):
+        assert quoted in run(capsys, "tell", file, text, status=2)
+        assert quoted in run(capsys, "enqueue", file, text, status=2)
+    for text in ("@r.json", "r.json"):
+        assert "a file is read with < r.json" in run(capsys, "tell", file, text, status=2)
+    monkeypatch.setattr("sys.stdin", io.StringIO('{\n"params": {}}\n'))
+    assert "each line is one whole object" in run(capsys, "tell", file, status=2)
+
+
 def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = write(tmp_path, warmup=0)

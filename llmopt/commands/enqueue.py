@@ -12,6 +12,9 @@ from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file, point_named, status
 from llmopt.util.files import read_json
 
+QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
+"""The remedy for an argument that is no JSON."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``llmopt enqueue``."""
@@ -43,7 +46,8 @@ def point_of(text: str) -> object:
         return read_json(text)
     except ValueError as error:
         raise LLMOptError(
-            f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4"
+            f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4: "
+            f"{QUOTED}"
         ) from error
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from llmopt.commands.ask import add_file_arguments
-from llmopt.commands.enqueue import point_of
+from llmopt.commands.enqueue import QUOTED, point_of
 from llmopt.errors import LLMOptError
 from llmopt.evaluations import written
 from llmopt.service.search_file import of_trial, open_file, tell
@@ -138,7 +138,14 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
                     remedy = f"give the result as --reward {after}"
                 raise LLMOptError(f"{line.strip()} has no result: {remedy}") from error
             nan = re.search(r":\s*nan\b", line, re.IGNORECASE)
-            remedy = ' (NaN is no JSON: give "failed": "why")' if nan else ""
+            if nan:
+                remedy = 'NaN is no JSON: give "failed": "why"'
+            elif not args.result:
+                remedy = 'each line is one whole object, with its names and texts in "…"'
+            elif line.lstrip().startswith("{"):
+                remedy = QUOTED
+            else:
+                remedy = f"{QUOTED}; a file is read with < {line[:80].removeprefix('@')}"
             raise LLMOptError(
-                f"result {number} is not valid JSON ({error}){remedy}: nothing was recorded"
+                f"result {number} is not valid JSON ({error}): {remedy}. Nothing was recorded"
             ) from error
