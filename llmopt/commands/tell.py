@@ -147,5 +147,5 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
             else:
                 remedy = f"{QUOTED}; a file is read with < {line[:80].removeprefix('@')}"
             raise LLMOptError(
-                f"result {number} is not valid JSON ({error}): {remedy}. Nothing was recorded"
+                f"result {number} is not valid JSON ({error}): {remedy}; nothing was recorded"
             ) from error
