@@ -604,6 +604,10 @@ def in_the_corner(x) -> float:
     return float(np.min(x) - 1.0)
 
 
+def never(x) -> float:
+    return -1.0
+
+
 class TestConstraints:
     def test_the_model_is_asked_again_and_only_evaluated_points_count(self):
         client = ScriptedClient(points((0.5, 0.5), (2, 2)))
@@ -630,6 +634,14 @@ class TestConstraints:
         assert (count(client), optimizer.num_ask) == (9, 3)
         assert optimizer.usage.proposals == {"fallback": 3}
         assert {t.source for t in optimizer.history.trials} == {"fallback"}
+
+    def test_where_none_satisfies_it_nevergrad_takes_a_point_and_it_is_said(self):
+        optimizer = ParametrizedLLM(model="network", warmup=2)(2, budget=7)
+        optimizer.parametrization.register_cheap_constraint(never)
+        with pytest.warns(FallbackWarning, match="a point of its own, whose source is 'user'"):
+            optimizer.tell(optimizer.ask(), 1.0)
+        assert optimizer.usage.fallbacks == 0
+        assert [t.source for t in optimizer.history.trials] == ["user"]
 
     def test_one_that_is_a_layer_moves_points_and_the_model_sees_where(self):
         client = ScriptedClient(points((0.5, 0.5), (2, 2)))
@@ -729,3 +741,4 @@ def test_noisy_repeats_of_a_candidate_are_one_point():
         optimizer.tell(candidate, 1.0)
         optimizer.tell(candidate, 3.0)
     assert [(t.evaluations, t.reward) for t in optimizer.history] == [(2, 2.0)] * 10
+    assert optimizer.recommend().loss == 2.0

@@ -250,8 +250,9 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
                 self._warned = True
                 warn_user(
                     "a cheap constraint refused every point that the model proposed: points are "
-                    "sampled at random until one satisfies it, or Nevergrad gives up. They are "
-                    "counted in usage.fallbacks"
+                    "sampled at random until one satisfies it, and this one is counted in "
+                    "usage.fallbacks. Where none does, Nevergrad takes a point of its own, whose "
+                    "source is 'user'"
                 )
         candidate = self._parameters.spawn(self.parametrization, proposal.values)
         self._made[candidate.uid] = proposal
@@ -455,12 +456,14 @@ class _LLM(Views, Account, base.Optimizer):  # type: ignore[misc]
         """Return the candidate to keep.
 
         With ``noisy=True`` it has the lowest mean loss plus standard error, estimated from
-        repeated evaluations; otherwise it is Nevergrad's own choice.
+        repeated evaluations, and `loss` is this mean; otherwise it is Nevergrad's own choice.
         """
         best = self.history.best if self._asking.options.noisy else None
         if best is None or self.num_objectives > 1:
             return super().recommend()
-        return self._parameters.spawn(self.parametrization, best.values)
+        recommended = self._parameters.spawn(self.parametrization, best.values)
+        recommended.loss = None if best.rewards is None else best.rewards[0]
+        return recommended
 
     def _cheap_violation(self, candidate: p.Parameter) -> float:
         if candidate.can_skip_constraints() or candidate.satisfies_constraints():
