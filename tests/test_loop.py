@@ -342,7 +342,7 @@ def test_without_a_trial_the_best_one_is_missed_for_the_reason_that_ended_the_se
 @pytest.mark.parametrize("n_jobs", [1, 2, 4])
 @pytest.mark.parametrize("left", ["cap", "none"])
 def test_the_points_of_a_request_that_a_cap_cut_short_are_evaluated(n_jobs, left, tmp_path):
-    made = {"warmup": 6, "prompt": "props", "batch_size": 4, "n_jobs": n_jobs}
+    made = {"seed": 0, "warmup": 6, "prompt": "props", "batch_size": 4, "n_jobs": n_jobs}
     made |= {"max_requests": 3, "storage": tmp_path / "s.jsonl"}
     n_trials = 24 if left == "cap" else 9
     result = minimize(bowl, SPACE, n_trials, scripted(1.5, 2.5, 3.5), **made)
