@@ -175,7 +175,7 @@ def read_result(
         each,
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
-        parts=_parts(parts),
+        parts=_parts(parts, names),
         instead_of=None if instead_of is None else evaluated_point(space, instead_of, True),
         replaces=replaces,
     )
@@ -219,7 +219,7 @@ def refuse_far(space: Space, values: tuple[Value, ...]) -> None:
             )
 
 
-def _parts(parts: Any) -> dict[str, float]:
+def _parts(parts: Any, objectives: Sequence[str]) -> dict[str, float]:
     """Return the named parts of a reward; those that are NaN or infinite are dropped."""
     if not isinstance(parts, Mapping) or not all(objective_name(name) for name in parts):
         raise RewardError(
@@ -235,6 +235,11 @@ def _parts(parts: Any) -> dict[str, float]:
         cut(objective_name(name), _MOST_NAME): _number(value, f"parts[{name!r}]")
         for name, value in parts.items()
     }
+    if clash := named.keys() & set(objectives):
+        raise RewardError(
+            f"parts: {min(clash)!r} is an objective: give all objectives as the reward, "
+            f"{', '.join(objectives)}"
+        )
     return {name: value for name, value in named.items() if math.isfinite(value)}
 
 

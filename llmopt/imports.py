@@ -164,7 +164,8 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words |= {"samples": trial.samples, "parts": trial.parts}
     broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
-    words["beyond"] = trial.instead_of is not None
+    moved = trial.instead_of is not None  # or corrected, or imported from where it was
+    words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
     return Row(space.named(trial.values), trial.reward, words)
 
 
@@ -177,7 +178,8 @@ def _of_study(study: Any) -> OtherSearch:
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
             words["parts"] = parts_of(trial.user_attrs)
-            words["beyond"] = note_of(trial.user_attrs, "instead_of") is not None
+            moved = (note_of(trial.user_attrs, name) for name in ("instead_of", "deviation"))
+            words["beyond"] = any(note is not None for note in moved)
             reward = values[0] if values and len(values) == 1 else values
             rows.append(Row(dict(trial.params), reward, words))
     directions = tuple(direction.name.lower() for direction in study.directions)

@@ -104,6 +104,17 @@ def test_a_trial_beyond_a_bound_is_imported_from_another_search(tmp_path):
         assert optimizer.import_trials(source).counts == {"known": 1}
 
 
+def test_a_trial_that_was_corrected_to_a_number_beyond_a_bound_is_imported_too(tmp_path):
+    path = tmp_path / "s.jsonl"
+    first = overshot(storage=path)
+    trial = first.tell(first.ask(), 1.0)
+    first.tell({**SET, "temp": SET["temp"] + 1}, 1.0, replaces=trial.number)
+    first.close()
+    for source in (path, first.to_optuna()):
+        optimizer = make()
+        assert optimizer.import_trials(source).counts == {"taken": 2}
+
+
 def test_a_file_may_not_propose_beyond_the_range(tmp_path):
     path = tmp_path / "s.jsonl"
     optimizer = make(storage=path)

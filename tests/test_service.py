@@ -619,3 +619,21 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     assert "without a unit" in run(
         capsys, "tell", file, '{"x": 3, "k": 2}', "--reward", "3 %", status=2
     )
+
+
+def test_status_names_the_number_with_which_a_doubtful_trial_is_corrected(tmp_path, capsys):
+    space = {"x": {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 1}}
+    file = write(tmp_path, model="network", space=space)
+    told = run(capsys, "tell", file, '{"params": {"x": 2.5}, "reward": 1}')
+    (shown,) = run(capsys, "status", file, "--trials")
+    for trial in (told[0], shown):
+        assert trial["warning"].endswith("replaces=1")
+
+
+def test_a_part_may_not_bear_the_name_of_an_objective(tmp_path, capsys):
+    file = write(tmp_path, model="network", direction={"yield": "maximize", "side": "minimize"})
+    (point,) = run(capsys, "ask", file)
+    told = json.dumps({"params": point["params"], "reward": {"yield": 70, "side": 7}})
+    run(capsys, "tell", file, told)
+    said = run(capsys, "tell", file, "--replaces", "1", "--part", "side=6", status=2)
+    assert "'side' is an objective" in said

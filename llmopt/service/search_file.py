@@ -175,7 +175,9 @@ def _open(
         if reads:
             optimizer = LLMOptimizer(**arguments)  # whether the description is valid
             begun = path if path is not None and os.path.lexists(path) else None
-            return (None if begun is None else _stored(begun)) or optimizer
+            optimizer = (None if begun is None else _stored(begun)) or optimizer
+            optimizer.first_trial = 1
+            return optimizer
         while True:
             try:
                 optimizer = LLMOptimizer(storage=path, **arguments)
