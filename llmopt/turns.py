@@ -6,6 +6,7 @@ and the partners propose the rest in turn. Each reads the results of all others.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from llmopt.state import State
 
 _MUTE = 3  # unreadable answers that end a search: the first ones, or three that are the same
 _UNREAD = frozenset({"unreadable", "truncated"})
+# Words in which notices differ: identifiers and times, but no decimals.
+_PASSING = re.compile(r"(?<![\w.])[\da-f][\da-f:-]{4,}(?![\w.])")
 
 MODEL_SOURCES = ("llm", "drawn", "fallback")
 """Sources of the points that a model was asked for."""
@@ -244,6 +247,6 @@ def _is_mute(outcome: Outcome, state: State, never: bool) -> bool:
     """
     if not outcome.failed or not _UNREAD.issuperset(outcome.rejected):
         return False
-    last = [raw for raw, _ in outcome.unread[-_MUTE:]]
+    last = [_PASSING.sub("", raw) for raw, _ in outcome.unread[-_MUTE:]]
     unread = sum(outcome.rejected[kind] + state.usage.rejected.get(kind, 0) for kind in _UNREAD)
     return (never and unread >= _MUTE) or (len(last) == _MUTE and len(set(last)) == 1)

@@ -247,8 +247,13 @@ def test_a_fallback_is_announced_at_the_callers_line():
     assert caught[0].filename == __file__
 
 
-def test_a_text_that_a_model_repeats_ends_a_search_before_a_random_point(tmp_path):
-    model = ScriptedClient(["x: 1", "?", "x: 2", *["come back tomorrow"] * 9])
+_IDS = ("2762dbbb", "0c1e77a94f", "4f6e1c1e-99aa-4c3d-8e2f-0123456789ab")
+_NOTICES = [f"come back tomorrow (17:0{n}:59, id {name})" for n, name in enumerate(_IDS)]
+
+
+@pytest.mark.parametrize("notices", [["come back tomorrow"] * 9, _NOTICES * 3])
+def test_a_text_that_a_model_repeats_ends_a_search_before_a_random_point(notices, tmp_path):
+    model = ScriptedClient(["x: 1", "?", "x: 2", *notices])
     options = {"warmup": 0, "prompt": "props", "storage": tmp_path / "s.jsonl"}
     with pytest.warns(RuntimeWarning, match="come back tomorrow.*Run the same again"):
         result = minimize(lambda p: p["x"], {"x": Float(-5, 5)}, 9, model, **options)
