@@ -126,10 +126,9 @@ class Results(Views, Account, Closing, Generic[Params]):
             The recorded trial.
 
         Raises:
-            ParameterError: A value is of another kind, or beyond its bound without `instead_of` and
-                `replaces`; the message names the parameter. Or
-                `instead_of` is not pending, or there is no trial `replaces`, or another trial has
-                the point.
+            ParameterError: A value is of another kind, beyond its bound without `instead_of` and
+                `replaces`, or far beyond it; the message names the parameter. Or `instead_of` is
+                not pending, there is no trial `replaces`, or another trial has the point.
             RewardError: The reward is not a number, or not one for each objective; or
                 `constraint_violation` or `stderr` is negative or not finite.
             DataError: An entry of `data` has an unsupported type, or the data are too large.
@@ -202,12 +201,13 @@ class Results(Views, Account, Closing, Generic[Params]):
                 f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
                 "expected the number of the trial whose result was wrong"
             )
-        if result.replaces is None:
+        before, key = None, self.space.key
+        if result.replaces is not None:
+            before = state.trials[result.replaces]
+        if before is None or before.values != result.values:
             refuse_far(self.space, result.values)
+        if before is None:
             return result
-        if result.values != state.trials[result.replaces].values:
-            refuse_far(self.space, result.values)
-        before, key = state.trials[result.replaces], self.space.key
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":
             wanted = " or ".join(f"#{n + 1} (Trial.number {n})" for n in same)
