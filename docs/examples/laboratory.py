@@ -1,8 +1,8 @@
 """A recipe in a laboratory: a person at the bench measures what `llmopt ask` proposes.
 
 Each round is two commands, so that a round may take a day: `llmopt ask` prints the next recipe, and
-`llmopt tell` takes the yield and what was seen. The search lies in `recipe.jsonl`, and goes on when
-the script is started again.
+`llmopt tell` takes the yield and what was seen. The search lies in `recipe.jsonl`: if the script is
+started again, it goes on with the recipe that has no yield yet.
 
     python laboratory.py                # asks you for each yield
     python laboratory.py --simulate     # a formula stands in for the bench
@@ -55,7 +55,7 @@ if __name__ == "__main__":
     file.write_text(json.dumps(RECIPE))
     look = simulated if "--simulate" in sys.argv else measured
     for _ in range(ROUNDS):
-        point = llmopt("ask", str(file))["params"]
+        point = llmopt("ask", str(file), "--again")["params"]
         value, seen = look(point)
         llmopt("tell", str(file), json.dumps({"params": point, "reward": value, "feedback": seen}))
     best = llmopt("status", str(file))["best"]
