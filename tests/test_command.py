@@ -289,6 +289,57 @@ def test_a_failed_call_is_repeated_once(log):
     assert calls(log) == 2
 
 
+SAYS = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+
+
+@pytest.mark.parametrize(
+    ("notice", "status"),
+    [
+        ('API Error: 529 {"type":"error","error":{"type":"overloaded_error"}}', 1),
+        ("HTTP/1.1 503 Service Unavailable", 2),
+        ("The model is temporarily unavailable.", 0),
+        ("Please try again in a moment", 0),
+        ("API Error: Connection error.", 1),
+        ("read ECONNRESET", 1),
+    ],
+)
+def test_a_short_overload_is_waited_out_with_growing_pauses(notice, status):
+    asked, waits = CommandClient([sys.executable, "-c", SAYS, notice, str(status)]), []
+    asked.patience = 8.0  # type: ignore[attr-defined]
+    with pytest.raises(ClientError, match="gave up after") as caught:
+        complete_with_retries(asked, ASK, sleep=waits.append)
+    assert len(waits) > 2
+    assert waits == sorted(waits)
+    assert notice[:20] in str(caught.value)
+    assert "Log in" not in str(caught.value)
+    assert (caught.value.permanent, caught.value.unpriced) == (False, 0)
+    assert CommandClient(["echo", f"{notice}\nx: 1"]).complete(ASK).completions
+
+
+@pytest.mark.parametrize("said", ["usage limit reached, servers are overloaded", "run /login: 503"])
+def test_a_usage_limit_and_a_login_are_no_overload(said):
+    asked = CommandClient([sys.executable, "-c", SAYS, said, "1"])
+    with pytest.raises(ClientError, match="Log in, or wait") as caught:
+        asked.complete(ASK)
+    assert caught.value.status is None
+
+
+def test_the_tries_of_an_overload_count_and_end_at_caps_and_in_time(log, monkeypatch):
+    monkeypatch.setattr("llmopt.client.http.retry._FIRST_WAIT", 0.01)
+    options = {"warmup": 1, "seed": 1, "compute": False}
+    model = client("overloaded", variables="LLM_LOG")
+    result = maximize(lambda p: 1.0, SPACE, 3, model, max_requests=6, **options)
+    assert [t.source for t in result.trials] == ["warmup", "llm", "llm"]
+    assert result.usage.requests == calls(log) == 6
+    log.write_text("")
+    model = client("busy", variables="LLM_LOG")
+    with pytest.warns(RuntimeWarning, match="temporarily unavailable"):
+        result = maximize(lambda p: 1.0, SPACE, 3, model, max_requests=4, **options)
+    assert (len(result.trials), result.usage.requests, calls(log)) == (1, 4, 4)
+    result = maximize(lambda p: 1.0, SPACE, 3, model, timeout=1.0, **options)
+    assert result.stopped == "timeout=1 seconds are over"
+
+
 def test_a_file_that_somebody_sent_runs_no_command(tmp_path, capsys):
     trap = tmp_path / "trap"
     sent = f"command:touch {trap}"

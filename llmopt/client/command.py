@@ -54,6 +54,13 @@ _LOGIN = re.compile(
     r"run /?login|not logged in|log ?in required|token has expired|please (log|sign) in",
     re.IGNORECASE,
 )
+# It ends within minutes, as an HTTP 503 does. A number alone may be a value of an answer.
+_BUSY = re.compile(
+    r"overloaded|(temporarily|service) unavailable|try again (shortly|in a (moment|minute|few))"
+    r"|connection (was )?(reset|lost|error)|network error|ECONNRESET"
+    r"|(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(503|529)\b",
+    re.IGNORECASE,
+)
 # As a point has it; "API Error: 429" has none.
 _VALUE = re.compile(r"\b(?!error\b)[a-z_][\w.]*\s*[:=]\s*[\"'+\-.\d]", re.IGNORECASE)
 _NO_ANSWER = 300  # most characters of a notice in place of an answer
@@ -224,6 +231,7 @@ class CommandClient:
             ClientError: The command is missing, failed, took too long or said nothing. The error is
                 permanent if it never answered and took too long or failed twice in the same way,
                 if it failed in the same way three times in a row, or if it names a usage limit.
+                If it names an overload, its status is 503, for which retries are patient.
         """
         program, start = self._program(), time.monotonic()
         self._note_keys()
@@ -275,13 +283,17 @@ class CommandClient:
                 told = " ".join(redact(told, _secrets()).split())
                 limited = reached is None and _LIMIT.search(f"{said} {told}") is not None
                 login = reached is None and _LOGIN.search(f"{said} {told}") is not None
+                last = f"{said[-_SAID_CHARACTERS:]} {told[-_SAID_CHARACTERS:]}"
+                busy = reached is None and not (limited or login) and _BUSY.search(last)
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
+                told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
+                if busy:
+                    raise ClientError(told, retryable=True, status=503)
                 unstarted = process.returncode in (126, 127) and reached is None
                 self._failures.append(problem)
                 again = not self._answered and reached == "time"  # perhaps it waits for somebody
                 most = _IN_A_ROW if self._answered else 2
                 again |= reached != "time" and self._failures[-most:] == [problem] * most
-                told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
                 if again and self._answered and not limited:
                     told = f"{ended(told)} It failed so {most} times in a row, so no more requests"
                     told += " are sent"
@@ -325,7 +337,7 @@ class CommandClient:
         notice = said.strip()
         if not notice:
             return "answered nothing on standard output"
-        refuses = _LIMIT.search(notice) or _LOGIN.search(notice)
+        refuses = any(words.search(notice) for words in (_LIMIT, _LOGIN, _BUSY))
         if refuses and len(notice) <= _NO_ANSWER and not _VALUE.search(notice):
             return "gave no answer"
         return ""

@@ -62,6 +62,16 @@ def limited(text: str) -> None:
         echo("Claude AI usage limit reached|1764460800", 1)
 
 
+def overloaded(text: str) -> None:
+    """Fail twice of three times, then answer."""
+    if starts() % 3:
+        echo('API Error: 529 {"type":"error","error":{"type":"overloaded_error"}}', 1)
+
+
+def busy(text: str) -> None:
+    echo("The model is temporarily unavailable, try again in a moment.")
+
+
 def notice(text: str) -> None:
     """Exit with 0, as `claude -p | tee log` does."""
     if starts() > 1:
@@ -103,6 +113,8 @@ BEHAVIOURS: dict[str, Callable[[str], object]] = {
             flaky,
             once,
             limited,
+            overloaded,
+            busy,
             notice,
             empty,
             endless,
