@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "tests" / "commands" / "model.py"
 ASK = Request((Message("system", "You optimize."), Message("user", "x: 1")))
 SPACE = {"x": Float(0, 1)}
+SAYS = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
 
 
 def line(behaviour: str) -> str:
@@ -257,6 +258,27 @@ def test_a_script_without_its_login_learns_how_it_gets_variables(tmp_path, monke
     assert "planted" not in str(caught.value)
 
 
+def test_a_script_that_fails_learns_which_variables_are_kept_from_it(monkeypatch):
+    for name in [n for n in os.environ if n.startswith(("ANTHROPIC_", "CLAUDE_", "LLM_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "planted-0123456789")  # it would pay
+    monkeypatch.setenv("MINE", "1")
+
+    def fails(status: int, **options: str) -> str:
+        asked = CommandClient([sys.executable, "-c", SAYS, "no token", str(status)], **options)  # type: ignore[arg-type]
+        with pytest.raises(ClientError) as caught:
+            asked.complete(ASK)
+        return str(caught.value)
+
+    assert "variables" not in fails(1)
+    monkeypatch.setenv("CLAUDE_CODE_OAUTH_TOKEN", "planted-9876543210")
+    said = fails(1, variables="MINE")
+    assert said.count("?variables=MINE,CLAUDE_CODE_OAUTH_TOKEN") == 1
+    assert "planted" not in said
+    assert "variables" not in fails(1, variables="CLAUDE_CODE_OAUTH_TOKEN")
+    assert "variables" not in fails(127)  # it did not begin
+
+
 def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
     monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", 0.1)
     client("slow").complete(ASK)
@@ -287,9 +309,6 @@ def test_a_failed_call_is_repeated_once(log):
     with pytest.raises(ClientError, match="gave up after 2 attempts"):
         complete_with_retries(client("empty", variables="LLM_LOG"), ASK, sleep=lambda s: None)
     assert calls(log) == 2
-
-
-SAYS = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
 
 
 @pytest.mark.parametrize(

@@ -183,11 +183,15 @@ class CommandClient:
             raise ClientError(f"{self.name}: commands are asked on Linux and macOS only")
         self._program()
 
-    def _variables_hint(self) -> str:
-        """Return the option that passes on what the environment has of known programs."""
-        there = [n for n in sorted(os.environ) if _PROVIDERS.fullmatch(n)]
-        there = [n for n in there if not n.endswith("_API_KEY")]  # which would pay
-        return f"?variables={','.join(there) or 'NAME,NAME'}"
+    def _variables_hint(self, login: bool) -> str:
+        """Say how an unknown program gets variables of providers, if any is kept from it."""
+        if Path(self.arguments[0]).name in COMMANDS:
+            return ""
+        hidden = sorted(filter(_PROVIDERS.fullmatch, os.environ.keys() - self.environment().keys()))
+        hidden = [n for n in hidden if not n.endswith("_API_KEY")]  # which would pay
+        names = [*filter(None, [self.variables]), *hidden] if hidden else ["NAME", "NAME"]
+        text = f". It gets variables of its login only by ?variables={','.join(names)}"
+        return text if login or hidden else ""
 
     def _note_keys(self) -> None:
         """Log once whether the program gets API keys of the environment: they may be charged."""
@@ -304,8 +308,8 @@ class CommandClient:
                 elif reached is None:
                     told = f"{ended(told)} Log in, or wait for its limit, until this answers: echo "
                     told += f"hi | {self.name.removeprefix('command:')}"
-                if login and Path(self.arguments[0]).name not in COMMANDS:
-                    told += f". It gets variables of its login only by {self._variables_hint()}"
+                if login or (reached is None and process.returncode and not unstarted):
+                    told += self._variables_hint(login)
                 passing = limited or (again and self._answered)
                 if passing:
                     told += ". Then run the same again: a study or storage= goes on from here"
