@@ -434,7 +434,7 @@ class _Run:
         self.sound = any(t.state == "complete" for t in trials if t.number not in imported)
         self._progress = Progress(self.n_trials, len(trials), own["progress"])
         self._warnings: list[tuple[str, type[Warning]]] = []
-        self.stopped, self._ended = "", False
+        self.stopped, self._ended, self._failed = "", False, False
 
     def __enter__(self) -> _Run:
         self._progress.__enter__()
@@ -445,8 +445,9 @@ class _Run:
         self._warn()
 
     def end(self, reason: str) -> None:
-        """Show why the search ended before its last trial, if it did."""
-        self._progress.end(self.stopped or reason)
+        """Show why the search ended before its last trial, if no warning says it."""
+        if not self._failed:
+            self._progress.end(self.stopped or reason)
 
     def ask(self, free: int, running: int) -> list[_Job]:
         """Return at most `free` points; none if a running one is waited for, or at the end."""
@@ -503,6 +504,7 @@ class _Run:
         if optimizer.storage is not None and not error.exhausted:  # which says it itself
             why = f"{ended(why)} Run the same again to go on from {optimizer.storage}"
         self.stopped, self._ended = f"{type(error).__name__}: {why}", True
+        self._failed = True
         done = f"{len(optimizer.trials)} of {self.n_trials} trials"
         text = f"the search ends after {done}, since the model failed: {why}"
         self._warnings.append((text, RuntimeWarning))

@@ -237,6 +237,17 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
         )  # fmt: skip
 
 
+def test_a_usage_limit_is_said_once(log, capfd):
+    model = client("limited", variables="LLM_LOG")
+    with pytest.warns(RuntimeWarning, match="limit reached") as warned:
+        maximize(lambda p: 1.0, SPACE, 9, model, warmup=0, progress=True)
+    said = [str(one.message) for one in warned]
+    assert (said[0].count("limit reached"), len(said)) == (1, 1)
+    shown = capfd.readouterr().err
+    assert "1/9 trials" in shown
+    assert "limit reached" not in shown
+
+
 def test_a_usage_limit_at_the_last_request_of_a_cap_is_named(log, caplog):
     asked = client("limited", variables="LLM_LOG")
     with pytest.warns(RuntimeWarning, match="limit reached"):
