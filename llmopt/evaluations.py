@@ -97,7 +97,7 @@ class TellArguments(TypedDict, total=False):
     curve: Sequence[float] | Sequence[tuple[float, float]]
     data: Mapping[str, Any] | None
     seed: int | None
-    parts: Mapping[str, float]
+    parts: Mapping[str, float | None]
     instead_of: Any
     replaces: int | None
 
@@ -115,7 +115,7 @@ def read_result(
     curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     data: Mapping[str, Any] | None = None,
     seed: int | None = None,
-    parts: Mapping[str, float] = MappingProxyType({}),
+    parts: Mapping[str, float | None] = MappingProxyType({}),
     instead_of: Any = None,
     replaces: int | None = None,
     beyond: bool = False,
@@ -175,7 +175,7 @@ def read_result(
         each,
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
-        parts=_parts(parts, names),
+        parts=_parts(parts, names, replaces is not None),
         instead_of=None if instead_of is None else evaluated_point(space, instead_of, True),
         replaces=replaces,
     )
@@ -219,8 +219,16 @@ def refuse_far(space: Space, values: tuple[Value, ...]) -> None:
             )
 
 
-def _parts(parts: Any, objectives: Sequence[str]) -> dict[str, float]:
-    """Return the named parts of a reward; those that are NaN or infinite are dropped."""
+def part_name(name: object) -> str:
+    """Return the name of a part of a reward as prompts show it; empty for what is no name."""
+    return cut(objective_name(name), _MOST_NAME)
+
+
+def _parts(parts: Any, objectives: Sequence[str], corrects: bool) -> dict[str, float]:
+    """Return the named parts of a reward; those that are NaN or infinite are dropped.
+
+    In a correction ``None`` removes a part: these are left out.
+    """
     if not isinstance(parts, Mapping) or not all(objective_name(name) for name in parts):
         raise RewardError(
             f"parts={short(parts)}: expected a mapping of names to numbers, such as "
@@ -232,8 +240,9 @@ def _parts(parts: Any, objectives: Sequence[str]) -> dict[str, float]:
             "give further numbers as data="
         )
     named = {
-        cut(objective_name(name), _MOST_NAME): _number(value, f"parts[{name!r}]")
+        part_name(name): _number(value, f"parts[{name!r}]")
         for name, value in parts.items()
+        if not (corrects and value is None)
     }
     if clash := named.keys() & set(objectives):
         raise RewardError(

@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack
 from llmopt.callbacks import Callbacks
 from llmopt.client.base import client_name
 from llmopt.data import Evaluation
-from llmopt.errors import LLMOptError, NoTrialsError, ParameterError, RewardError, described
+from llmopt.errors import (
+    LLMOptError,
+    NoTrialsError,
+    ParameterError,
+    RewardError,
+    described,
+    did_you_mean,
+)
 from llmopt.evaluations import (
     Result,
     TellArguments,
     evaluated_point,
     expected_by_name,
     objective_name,
+    part_name,
     refuse_far,
 )
 from llmopt.evaluations import read_result as checked_result
@@ -78,7 +86,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         curve: Sequence[float] | Sequence[tuple[float, float]] | None = None,
         data: Mapping[str, Any] | None = None,
         seed: int | None = None,
-        parts: Mapping[str, float] | None = None,
+        parts: Mapping[str, float | None] | None = None,
         instead_of: Any = None,
         replaces: int | None = None,
     ) -> Trial[Params]:
@@ -110,7 +118,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                 model's Python reads the arrays (see docs/compute.md).
             seed: The seed of the evaluation, if it differs from `seed_of`.
             parts: Named numbers that the reward is made of, ``{"yield": 78.8, "waste": 1.0}``. The
-                prompt shows them beside it, and the model's Python has them as arrays.
+                prompt shows them beside it, and the model's Python has them as arrays. With
+                `replaces`, ``None`` removes a part.
             instead_of: The pending point that `params` was measured in place of, because a
                 parameter could not be set exactly. It is no longer pending, and the model's reasons
                 for it belong to this trial.
@@ -129,8 +138,9 @@ class Results(Views, Account, Closing, Generic[Params]):
             ParameterError: A value is of another kind, beyond its bound without `instead_of` and
                 `replaces`, or far beyond it; the message names the parameter. Or `instead_of` is
                 not pending, there is no trial `replaces`, or another trial has the point.
-            RewardError: The reward is not a number, or not one for each objective; or
-                `constraint_violation` or `stderr` is negative or not finite.
+            RewardError: The reward is not a number, or not one for each objective;
+                `constraint_violation` or `stderr` is negative or not finite; or the trial has no
+                part that is to be removed.
             DataError: An entry of `data` has an unsupported type, or the data are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
@@ -229,8 +239,15 @@ class Results(Views, Account, Closing, Generic[Params]):
         if before.rewards is not None and not result.feedback:
             kept["feedback"] = before.feedback
         kept = {name: value for name, value in kept.items() if name not in given}
-        if result.parts or "parts" not in given:
+        changed = given.get("parts")
+        if changed or changed is None:
             kept["parts"] = {**before.parts, **result.parts}
+        for name in [part_name(name) for name, value in (changed or {}).items() if value is None]:
+            if kept["parts"].pop(name, None) is None:
+                raise RewardError(
+                    f"parts: trial #{before.number + 1} has no part {name!r} to remove; "
+                    f"{did_you_mean(name, before.parts)}"
+                )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
         return replace(result, **kept)
 

@@ -473,7 +473,8 @@ def _corrected(state: State, event: Corrected) -> State:
         "old_rewards": _old_rewards(before),
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
-    if _result(trial) == _result(before):  # only its parts are others: nothing was wrong
+    same = _result(trial) == _result(before)
+    if same and before.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
         trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)
     return replace(
         _with_other(state, trial), stop=None

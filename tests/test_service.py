@@ -380,6 +380,32 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
+def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    words = ("--reward", "7", "--part", "desird=78", "--part", "side=1", "--part", "ee=9")
+    run(capsys, "tell", file, '{"x": 1, "k": 2}', *words)
+    said = run(capsys, "tell", file, "--replaces", "1", "--part", "desired=", status=2)
+    assert "trial #1 has no part 'desired' to remove; did you mean 'desird'?" in said
+    (right,) = run(
+        capsys, "tell", file, "--replaces", "1", "--part", "desird=", "--part", "desired=78"
+    )
+    assert (right["parts"], right["reward"]) == ({"side": 1, "ee": 9, "desired": 78}, 7)
+    assert right["corrected"] == 1
+    (right,) = run(capsys, "tell", file, '{"replaces": 1, "parts": {"desired": null}}')
+    assert (right["parts"], right["corrected"]) == ({"side": 1, "ee": 9}, 2)
+    (right,) = run(capsys, "tell", file, "--replaces", "1", "--part", "yield=60")
+    assert right["corrected"] == 2  # a part that was missing is no correction
+    said = run(capsys, "tell", file, '{"x": 3, "k": 2}', "--reward", "1", "--part", "ee=", status=2)
+    assert "--part ee=: expected NAME=NUMBER" in said
+    told = '{"params": {"x": 3, "k": 2}, "reward": 1, "parts": {"ee": null}}'
+    assert "parts['ee']=None" in run(capsys, "tell", file, told, status=2)
+    assert run(capsys, "status", file, "--trials") == [right]
+    with open_file(file, asks=False) as search:
+        trial = search.trials[0]
+        trial = search.tell(trial.params, 7, replaces=0, parts={"ee": None, "side": None})
+        assert trial.parts == {"yield": 60}
+
+
 def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplog):
     file = write(tmp_path, model="network", noisy=True)
     (point,) = run(capsys, "ask", file)

@@ -47,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, metavar, text in _OPTIONS:
         parser.add_argument(name, metavar=metavar, help=text)
     parser.add_argument(
-        "--part", metavar="NAME=X", action="append", default=[], help="a number beside the reward"
+        "--part",
+        metavar="NAME=X",
+        action="append",
+        default=[],
+        help="a number beside the reward; with --replaces, NAME= removes one",
     )
 
 
@@ -113,14 +117,14 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
                     "give --failed WHY in place of --reward"
                 )
     if args.part:
-        result["parts"] = dict(map(_part, args.part))
+        result["parts"] = dict(_part(text, args.replaces is not None) for text in args.part)
     return result
 
 
-def _part(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
+def _part(text: str, corrects: bool) -> tuple[str, float | None]:
+    name, equals, value = text.partition("=")
     try:
-        return name, float(value)
+        return name, None if corrects and equals and not value else float(value)
     except ValueError:
         raise LLMOptError(f"--part {text}: expected NAME=NUMBER, such as yield=78.8") from None
 

@@ -335,7 +335,7 @@ class SearchFolder:
         stderr: float | None = None,
         constraint_violation: float | None = None,
         data: str = "",
-        parts: dict[str, float] | None = None,
+        parts: dict[str, float | None] | None = None,
         instead_of: dict[str, Any] | str | None = None,
         replaces: int | None = None,
     ) -> dict[str, Any]:
@@ -351,7 +351,8 @@ class SearchFolder:
             constraint_violation: By how much measured limits were broken.
             data: Name of an .npz or .csv file in the folder of the searches: arrays of this
                 evaluation, for the Python of a model that computes.
-            parts: Named numbers that the reward is made of: {"yield": 78.8, "waste": 1.0}.
+            parts: Named numbers that the reward is made of: {"yield": 78.8, "waste": 1.0}. With
+                `replaces`, null removes one.
             instead_of: The pending point that `params` was measured in place of; `params` may omit
                 what is equal, and may then have a number beyond its range.
             replaces: Number, from 1, of a trial whose result was wrong: it gets this one.
