@@ -31,13 +31,13 @@ from llmopt.space.values import ABSENT
 from llmopt.util.files import read_table
 from llmopt.util.text import a_type, short
 
-Outcome = Literal["taken", "known", "completed", "refused"]
+Outcome = Literal["taken", "known", "completed", "withdrawn", "refused"]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
 _PARTS = "parts_"  # of a column of a part of the reward
 _WORDS = ("feedback", "stderr", "constraint_violation", "samples")
-_STATES = ("complete", "failed", "pruned")
+_STATES = ("complete", "failed", "pruned", "withdrawn")
 _OTHERS = (
     *("number", "trial", "state", "source", "explanation"),
     *("prompt_tokens", "completion_tokens"),
@@ -94,6 +94,7 @@ class Row:
     words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
+    withdrawn: bool = False  # it never happened
 
 
 @dataclass
@@ -224,6 +225,7 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
             there = next(name for name in columns if name in row)
             trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
+    words["beyond"] = cells.pop("instead_of", None) is not None
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])
@@ -233,7 +235,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     named = {n.removeprefix(_PARTS): n for n in cells if n.startswith(_PARTS)}
     words["parts"] = {**parts, **{part: _as_number(cells[n]) for part, n in named.items()}}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
-    return Row(prefixed if start else cells, _as_number(reward), words, trouble, blank)
+    point, withdrawn = prefixed if start else cells, state == "withdrawn"
+    return Row(point, _as_number(reward), words, trouble, blank, withdrawn)
 
 
 def _is_missing(value: Any) -> bool:
@@ -261,6 +264,9 @@ def read_rows(
     results: list[Result] = []
     rows = []
     for number, row in enumerate(source.rows, start=1):
+        if row.withdrawn:
+            rows.append(ImportedRow(number, "withdrawn"))
+            continue
         try:
             if row.trouble:
                 raise ParameterError(row.trouble)

@@ -378,7 +378,7 @@ class Results(Views, Account, Closing, Generic[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
                 part. An objective's own name can replace ``reward``. A row with none of the
-                reward columns is refused.
+                reward columns is refused. One with a text in ``instead_of`` may lie beyond bounds.
 
         Returns:
             The outcome of each row; print it.
@@ -573,14 +573,16 @@ class Results(Views, Account, Closing, Generic[Params]):
         ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
         trial), ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
         ``parts_NAME`` if recorded, ``source``, ``feedback``, ``explanation``, ``prompt_tokens``,
-        ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``.
+        ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``. If a point was
+        measured in place of another one or lies beyond a bound, there is also ``instead_of``: the
+        point that was asked for, as JSON (``{}`` if it is not known).
 
         Raises:
             ImportError: pandas is not installed.
         """
         count = len(self.directions)
         rewards = [f"reward_{name}" for name in self.metrics or range(count)]
-        return dataframe(self.trials, self.space.names, rewards if count > 1 else ["reward"])
+        return dataframe(self.trials, self.space, rewards if count > 1 else ["reward"])
 
     def __repr__(self) -> str:
         return (

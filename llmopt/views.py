@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ _MOST_RESULTS = 16  # of the last answer in words
 
 
 def dataframe(
-    trials: Sequence[Trial[Any]], names: Sequence[str], rewards: Sequence[str]
+    trials: Sequence[Trial[Any]], space: Space, rewards: Sequence[str]
 ) -> pandas.DataFrame:
     """Return one row for each trial; see `LLMOptimizer.trials_dataframe`."""
     without = ". Without it, the same is in `optimizer.trials`"
@@ -45,8 +46,9 @@ def dataframe(
             "constraint_violation": trial.constraint_violation,
             **{
                 f"params_{name}": None if v is ABSENT else v
-                for name, v in zip(names, trial.values, strict=True)
+                for name, v in zip(space.names, trial.values, strict=True)
             },
+            **_instead_of(trial, space),
             "source": trial.source,
             "feedback": trial.feedback,
             "explanation": trial.explanation,
@@ -58,6 +60,14 @@ def dataframe(
         for trial in trials
     ]
     return pandas.DataFrame(rows)
+
+
+def _instead_of(trial: Trial[Any], space: Space) -> dict[str, str]:
+    """Return the cell, if any, by which `import_trials` knows what may lie beyond a bound."""
+    asked = trial.instead_of
+    if asked is None and not space.deviation(trial.values, steps=False):
+        return {}
+    return {"instead_of": json.dumps(space.named(asked) if asked else {}, default=str)}
 
 
 class Views:

@@ -104,6 +104,35 @@ def test_a_trial_beyond_a_bound_is_imported_from_another_search(tmp_path):
         assert optimizer.import_trials(source).counts == {"known": 1}
 
 
+def test_the_table_of_a_search_gives_the_same_trials(tmp_path, capsys):
+    pytest.importorskip("pandas")
+    path = tmp_path / "s.jsonl"
+    first = overshot(storage=path, may_stop=False)
+    inside = {"temp": 40, "cycles": 3, "acid": 0.01, "base": "KOH"}
+    for reward in (1.0, 2.0, 3.0):
+        first.tell({**inside, "cycles": int(reward)}, reward)
+    first.tell({**inside, "temp": 85}, 1.0, replaces=1)
+    first.withdraw(trial=3)
+    first.close()
+    frame = first.trials_dataframe()
+    asked = {**SET, "temp": 80, "cycles": 3, "acid": 0.01}
+    assert json.loads(frame["instead_of"][0]) == asked
+    assert frame["instead_of"][1:].fillna("").tolist() == ["{}", "", ""]
+    assert main(["status", str(path), "--csv"]) == 0
+    table = tmp_path / "table.csv"
+    table.write_text(capsys.readouterr().out)
+    for source in (table, frame):
+        second = make()
+        assert second.import_trials(source).counts == {"taken": 3, "withdrawn": 1}
+        assert [(t.params, t.reward) for t in second.trials] == [
+            (t.params, t.reward) for t in first.trials[:3]
+        ]
+        assert second.import_trials(source).counts == {"known": 3, "withdrawn": 1}
+    plain = {**inside, "temp": 85, "reward": 1.0}
+    assert make().import_trials([plain]).counts == {"refused": 1}
+    assert make().import_trials([{**plain, "instead_of": "80"}]).counts == {"taken": 1}
+
+
 def test_a_trial_that_was_corrected_to_a_number_beyond_a_bound_is_imported_too(tmp_path):
     path = tmp_path / "s.jsonl"
     first = overshot(storage=path)
