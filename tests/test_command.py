@@ -126,6 +126,12 @@ def test_what_goes_wrong_is_said_without_keys_and_leaves_nothing(behaviour, said
     assert none_left(log)
 
 
+def test_an_answer_with_an_exit_status_is_none():
+    asked = CommandClient([sys.executable, "-c", SAYS, "x: 1", "3"])
+    with pytest.raises(ClientError, match=r"exit status 3: x: 1\."):
+        asked.complete(ASK)
+
+
 def test_a_child_left_behind_ends(log):
     assert client("parent", variables="LLM_LOG").complete(ASK).completions[0].text
     assert none_left(log)

@@ -204,6 +204,8 @@ def test_the_skill_for_agents_is_short_and_its_examples_run(tmp_path):
     assert "llmopt ask NAME.json --model folder:NAME-mail > point.json &" in skill
     (code,) = re.findall(r"^```python\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
     (search,) = re.findall(r"^```json\n(.*?)^```", skill, re.DOTALL | re.MULTILINE)
+    assert "max_requests" in json.loads(search)
+    assert all(said in code for said in ("max_requests=", '"command:', "result.stopped"))
     (tmp_path / "search.py").write_text(code)
     (tmp_path / "other.py").write_text(code)
     simulate = tmp_path / "simulate"
