@@ -6,6 +6,7 @@ import ast
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, overload
 
 import numpy as np
@@ -64,12 +65,6 @@ class _Draft:
     seen: set[Hashable]
     outcome: Outcome = field(default_factory=Outcome)
     completed: int = 0
-
-
-def _others(state: State, fixed: Fixed | None) -> list[int]:
-    """Return the places of the queued points that have other values than the fixed ones."""
-    queue = enumerate(state.queue)
-    return [i for i, p in queue if fixed is not None and not fixed.keeps(p.values)]
 
 
 class Asks(Results[Params]):
@@ -218,7 +213,7 @@ class Asks(Results[Params]):
     def _ask(self, n: int, fixed: Fixed | None) -> tuple[list[Proposal], list[str]]:
         """Make the points from the present state, or from that of an interrupted ask."""
         now = self._journal.state
-        ready = len(now.queue) - len(_others(now, fixed))
+        ready = len(now.queue) - len(self._waiting(now, fixed))
         table = (self.space if fixed is None else fixed.inside).rows
         if table is not None and not self._options.noisy:
             left = table.left(now.keys) + ready
@@ -240,6 +235,24 @@ class Asks(Results[Params]):
             draft = self._make(n, self._journal.state.count, fixed, repeats=False)
         return self._settle(n, fixed, draft)
 
+    def _waiting(self, state: State, fixed: Fixed | None) -> list[int]:
+        """Return the places of the queued points that are gone, or lack one of the fixed values."""
+        return [
+            i
+            for i, p in enumerate(state.queue)
+            if self._gone(p) or (fixed is not None and not fixed.keeps(p.values))
+        ]
+
+    def _gone(self, point: Proposal | Fixed) -> str:
+        """Say that a queued point is no candidate, after these have changed; else nothing."""
+        if isinstance(point, Proposal):
+            return self.space.outside(point.values)
+        try:
+            _ = point.inside
+        except ParameterError:
+            return f"no candidate has {point}"
+        return ""
+
     def _note_facts(self, state: State) -> State:
         """Store the model's facts again if an answer changed them, such as a refused schema."""
         facts = model_facts(self.client)
@@ -256,8 +269,9 @@ class Asks(Results[Params]):
         scope = Scope(self._model, state, repeats)
         draft = _Draft(asking, scope, state.generator, state.keys)
         outcome = draft.outcome
-        missing = max(0, n - len(state.queue) + len(_others(state, fixed)))
+        missing = max(0, n - len(state.queue) + len(self._waiting(state, fixed)))
         partial = () if fixed is not None else state.partial[:missing]
+        partial = tuple(takewhile(lambda point: not self._gone(point), partial))
         kinds = [*partial, *[fixed] * (missing - len(partial))]
         self._warm_up(draft, kinds)
         made = len(outcome.proposals)
@@ -298,7 +312,10 @@ class Asks(Results[Params]):
             made = len(without_withdrawn(state.trials))
             begun = made + len(state.pending) + len(state.queue)
         for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
-            if given is None:
+            gone = "" if given is None else self._gone(Proposal(given[place], "warmup"))
+            if gone:
+                draft.outcome.warnings.append(f"warmup[{place}]: {gone}. It is a random point now")
+            if given is None or gone:
                 values = sample_new(self.space, draft.seen, draft.rng, kind)
             elif kind is None or kind.keeps(given[place]):
                 values = given[place]
@@ -357,10 +374,16 @@ class Asks(Results[Params]):
         with self._journal.lock:
             now, proposals = self._journal.state, self._untried(draft)
             completed = sum(p in now.partial for p in draft.scope.state.partial[: draft.completed])
-            waiting = _others(now, fixed) if n else []
+            waiting = self._waiting(now, fixed) if n else []
             ready = len(now.queue) - len(waiting)
             missing = n - ready - len(proposals)
             ended = outcome.stop is not None and not proposals and not ready
+            queued: tuple[Proposal | Fixed, ...] = (*now.queue, *now.partial)
+            outcome.warnings += [
+                f"a queued point waits: {gone}. Withdraw it, or add its row"
+                for gone in map(self._gone, queued)
+                if gone
+            ]
             drawn = dict(draft.rng.bit_generator.state)
             if missing > 0 and not ended:
                 seen = now.keys | {key(p.values) for p in proposals}
@@ -488,7 +511,7 @@ class Asks(Results[Params]):
         values: tuple[Any, ...] | None = None
         key = self.space.key
         if Fixed.some(self.space, params):
-            fixed = Fixed.of(self.space, params)
+            fixed = Fixed.of(self.space.whole, params)  # its rows may be gone
             if any(fixed.values == p.values for p in state.partial):
                 return Withdrawn(queued=False, fixed=fixed.to_json())
             same = [p.values for p in (*state.pending, *state.queue) if fixed.keeps(p.values)]

@@ -55,7 +55,8 @@ class Finals:
         since = self._since(trials)
         before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
         ranked = Merged(optimizer.space.key).of(before).ranked
-        best = [t for t in ranked if not optimizer.space.deviation(t.values)][: self._count]
+        there, gone = optimizer.space.deviation, optimizer.space.outside
+        best = [t for t in ranked if not (there(t.values) or gone(t.values))][: self._count]
         return [best[i % len(best)] for i in range(since, self.most)] if best else []
 
     def _since(self, trials: Sequence[Trial[Any]]) -> int:

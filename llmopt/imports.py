@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -331,13 +331,15 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
     return there
 
 
-def doubt_of(space: Space, values: tuple[Value, ...], moved: bool) -> str:
+def doubt_of(
+    space: Space, values: tuple[Value, ...], moved: bool, former: Collection[Any] = ()
+) -> str:
     """Say why an evaluated point could not have been proposed; else nothing.
 
-    Of one that was `moved` away from a proposed point, only numbers beyond a bound are named.
+    Of one that was `moved` away from a proposed point, only numbers beyond a bound are named. For
+    `former` see `State.former`.
     """
-    table = space.candidates
-    wrong = "" if table is None or moved else table.complaint(values)
+    wrong = "" if moved else space.outside(values, former)
     return wrong or space.deviation(values, steps=not moved)
 
 

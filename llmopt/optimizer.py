@@ -22,6 +22,7 @@ import copy
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
@@ -49,7 +50,13 @@ from llmopt.points import (
 )
 from llmopt.prompt import Prompt, check_prompt_for
 from llmopt.repeats import Merged
-from llmopt.resume_check import arguments_of, check_same, stored_client
+from llmopt.resume_check import (
+    arguments_of,
+    check_same,
+    parameters_of,
+    started_there,
+    stored_client,
+)
 from llmopt.space import Dimension, Space
 from llmopt.state import State
 from llmopt.util.arguments import (
@@ -144,15 +151,19 @@ class LLMOptimizer(Asks[Params]):
         **options: Unpack[SearchArguments],
     ) -> None:
         given = SearchOptions.of("LLMOptimizer", options)
+        there = started_there(given.storage)
         if given.candidates is not None:
-            self.space = Space.among(space, given.candidates, given.constraints)
+            known = parameters_of(there)
+            self.space = Space.among(space, given.candidates, given.constraints, known)
         else:
             self.space = Space.of(space).constrained(given.constraints)
         self.directions, self.metrics = read_objectives(direction)
         self.seed, self._options = seed_or_fresh(seed), given
         self.batch_size = given.batch_size
-        self._warmup_points = warmup_points(self.space, given.warmup)
-        self._start = start_points(self.space, given.start)
+        # Those of a stored search, which `check_same` compares, need be no candidates any more.
+        whole = self.space if there is None else self.space.whole
+        self._warmup_points = warmup_points(whole, given.warmup)
+        self._start = start_points(whole, given.start)
         client = get_client(one_model(client, given.model))
         asking = asking_of(client, prompt, given, seeded=given.seeded)
         tool = laboratory(given, client, asking.prompt)
@@ -167,7 +178,7 @@ class LLMOptimizer(Asks[Params]):
         self._ask_lock = Lock()  # asks run one after another
         self._warned_of: set[bool] = set()
         self._concluded = False
-        self._journal = self._open(given, seed is not None)
+        self._journal = self._open(given, there, seed is not None)
         self._model = ModelCalls(client, self._journal, given.limits)
         if callable(begin := getattr(client, "begin", None)):
             begin(self._journal.path)
@@ -187,12 +198,10 @@ class LLMOptimizer(Asks[Params]):
             unread = any(row.reason for row in report.rows) or report.notes
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
-    def _open(self, given: SearchOptions, seed_given: bool) -> Journal:
+    def _open(self, given: SearchOptions, there: Started | None, seed_given: bool) -> Journal:
         """Return the journal: of a stored search that resumes, or of a new one."""
         path = None if given.storage is None else Path(given.storage).expanduser()
-        there = None
-        if path is not None and path.is_file() and path.stat().st_size > 0:
-            there = read_started(path)
+        if there is not None:
             stored = there.identity.get("options", {})
             if given.warmup == "auto" and stored.get("warmup_points") is None:
                 # It followed from how many points were planned then.
@@ -205,9 +214,12 @@ class LLMOptimizer(Asks[Params]):
 
     def _begin(self, journal: Journal, there: Started | None) -> None:
         """Have a journal say what search this is, unless its last event of this kind does."""
+
+        def about(event: Started) -> tuple[Any, ...]:
+            return event.identity["options"], event.identity["space"], event.options, event.facts
+
         now = self.started()
-        noisier = there is not None and there.identity["options"] != now.identity["options"]
-        if there is None or noisier or (there.options, there.facts) != (now.options, now.facts):
+        if there is None or about(there) != about(now):
             journal.begin(now)
 
     def _first_state(self) -> State:
@@ -301,6 +313,10 @@ class LLMOptimizer(Asks[Params]):
                 "Restore the file from a copy"
             ) from error
         journal = Journal.read(path, optimizer._first_state())
+        space = optimizer.space.to_dict()
+        if started.identity["space"] != space:
+            started = replace(started, identity={**started.identity, "space": space})
+            journal.append(started)
         optimizer._begin(journal, started)
         optimizer._journal = optimizer._model.journal = journal
         if (tool := optimizer._asking.tool) is not None:

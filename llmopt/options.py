@@ -283,7 +283,7 @@ class SearchOptions(AskOptions):
             A stored search imports each of them once.
         storage: JSON Lines file to append to. If it already holds a run of the same space,
             directions and task, that run resumes. The options of requests may change:
-            the model, the prompt, the description, the caps.
+            the model, the prompt, the description, the caps; and so may the rows of `candidates`.
         durable: Whether to fsync each line of `storage`, which takes a few
             milliseconds. Otherwise a power cut may lose the last lines; a killed process loses
             none.

@@ -61,11 +61,16 @@ def warmup_points(space: Space, warmup: Any) -> tuple[tuple[Value, ...], ...] | 
     """Return the points that were given as ``warmup=``; ``None`` for a number of them."""
     if isinstance(warmup, str) or not isinstance(warmup, Iterable):
         return None
+    if isinstance(warmup, StoredPoints):
+        return tuple([space.from_json_values(values) for _, values in warmup])
     return tuple([point_to_ask(space, p, f"warmup[{i}]: ") for i, p in enumerate(warmup)])
 
 
 class StoredPoints(list[tuple[str, list[Any]]]):
-    """Points to start with as a file has them: words, which may repeat, and stored values."""
+    """Points as a file has them: words, which may repeat, and stored values.
+
+    They were candidates when the search began, and need not be any more.
+    """
 
 
 def start_points(space: Space, start: Any) -> list[tuple[str, tuple[Value, ...]]]:

@@ -315,7 +315,8 @@ class Results(Views, Account, Closing, Generic[Params]):
         """
         if trial.state == "withdrawn":
             return ""
-        wrong = doubt_of(self.space, trial.values, moved=trial.instead_of is not None)
+        moved, former = trial.instead_of is not None, self._journal.state.former
+        wrong = doubt_of(self.space, trial.values, moved, former)
         return wrong and (
             f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
             f"mistake, record the right point with replaces={trial.number + self.first_trial}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from llmopt.client.base import Client
 from llmopt.client.model_string import get_client, names_a_place
-from llmopt.errors import LLMOptError, StorageError
+from llmopt.errors import LLMOptError, SpaceError, StorageError
 from llmopt.events import Json, Started
 from llmopt.history import Proposal
 from llmopt.journal import Journal, read_started
@@ -42,12 +42,13 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
     """Raise unless a stored search means the same to the optimizer that resumes it.
 
     Space, directions, task and beginning must be the same. How the model is asked may change, and
-    a search may become noisy; that is logged in one line.
+    so may the table of candidates, and a search may become noisy; that is logged in one line.
 
     Raises:
         StorageError: The search is another one; the message names the first differences.
     """
-    differences, changes = [], []
+    differences: list[str] = []
+    changes: list[str] = []
     one, other = ({**e.identity, **e.identity.get("options", {})} for e in (there, now))
     for name in sorted((one.keys() | other.keys()) - {"options"}):
         old, new = one.get(name), other.get(name)
@@ -56,6 +57,11 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
         if name == "noisy" and new:
             changes.append("noisy: from now on points may repeat, and count with their mean")
         elif name == "space" and old is not None and new is not None:
+            tables = old.get("candidates"), new.get("candidates")
+            if tables[0] != tables[1]:
+                sizes = [f"{t['size']:,}" if t else "none" for t in tables]
+                text = f"other candidates (there {sizes[0]}, now {sizes[1]})"
+                (differences if None in tables else changes).append(text)
             differences += _space_differences(old, new)
         else:
             differences.append(f"{name} ({difference(old, new)}){_HINTS.get(name, '')}")
@@ -82,11 +88,8 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
 
 
 def _space_differences(there: Json, now: Json) -> list[str]:
-    """Return in what two spaces differ, each written by `Space.to_dict`."""
-    tables = there.get("candidates"), now.get("candidates")
-    if tables[0] != tables[1]:
-        sizes = [f"{t['size']:,} candidates" if t else "no candidates" for t in tables]
-        return [f"other candidates (there {sizes[0]}, now {sizes[1]})"]
+    """Return in what two spaces differ beside candidates, each written by `Space.to_dict`."""
+    there, now = ({**space, "candidates": None} for space in (there, now))
     old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
     texts = []
     for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):
@@ -97,6 +100,23 @@ def _space_differences(there: Json, now: Json) -> list[str]:
     if not texts and there != now:
         texts.append(difference({**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}))
     return texts
+
+
+def started_there(storage: str | os.PathLike[str] | None) -> Started | None:
+    """Return which search a storage file holds; ``None`` if it is missing or empty."""
+    path = None if storage is None else Path(storage).expanduser()
+    if path is None or not path.is_file() or path.stat().st_size == 0:
+        return None
+    return read_started(path)
+
+
+def parameters_of(there: Started | None) -> Space | None:
+    """Return the space of a stored search without its limits; ``None`` if it cannot be rebuilt."""
+    try:
+        data = {} if there is None else there.identity["space"]
+        return Space.from_dict({**data, "constraints": (), "forbidden": (), "candidates": None})
+    except (SpaceError, LookupError, TypeError):
+        return None
 
 
 def arguments_of(
@@ -121,8 +141,7 @@ def arguments_of(
     stored["space"] = given["space"] if "space" in given else Space.from_dict(identity["space"])
     points = stored.pop("warmup_points", None)
     if points is not None:
-        space = Space.of(stored["space"])
-        stored["warmup"] = [space.unflatten(space.from_json_values(v)) for v in points]
+        stored["warmup"] = StoredPoints(("", values) for values in points)
     if "start" in stored:
         stored["start"] = StoredPoints((str(words), values) for words, values in stored["start"])
     directions = identity["directions"]
@@ -173,13 +192,12 @@ def stored_state(path: str | os.PathLike[str], *, links: bool = True) -> State:
 
 def stored_options(storage: str | os.PathLike[str] | None) -> Json:
     """Return the options and the space of a stored search; empty if it cannot be read."""
-    path = None if storage is None else Path(storage).expanduser()
     try:
-        if path is None or not path.is_file():
-            return {}
-        started = read_started(path)
+        started = started_there(storage)
     except StorageError:
-        return {}  # the optimizer reports the fault of the file
+        started = None  # the optimizer reports the fault of the file
+    if started is None:
+        return {}
     space = started.identity.get("space")
     return {**started.identity.get("options", {}), **started.options, "space": space}
 

@@ -102,6 +102,7 @@ class State:
         read_data: Returns the arrays that `Told.data` names.
         count: Number of events.
         started: The last `Started`.
+        former: `key` of every point known when the candidates changed: it need be none of them.
         trials: In the order of recording.
         places: In a search that repeats points, the numbers from 0 of the points of each trial up
             to the last correction or withdrawal, which therefore renumbers no other point: that
@@ -134,6 +135,7 @@ class State:
     read_data: Callable[[Json | None], TrialData] = TrialData.read
     count: int = 0
     started: Started | None = None
+    former: frozenset[Any] = frozenset()
     trials: tuple[Trial[Any], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
     pending: tuple[Proposal, ...] = ()
@@ -262,7 +264,7 @@ def reduce(state: State, event: Event) -> State:
     state = replace(state, count=state.count + 1)
     match event:
         case Started():
-            return replace(state, started=event)
+            return _started(state, event)
         case Called():
             if event.base >= state.count:  # a line before it was deleted
                 raise ValueError(f"base={event.base}: only {state.count - 1} events are before it")
@@ -286,6 +288,13 @@ def reduce(state: State, event: Event) -> State:
         case Withdrawn():
             return _withdrawn(state, event)
     raise TypeError(f"{type(event).__name__} is no event of a search")
+
+
+def _started(state: State, event: Started) -> State:
+    before = state.started
+    if before is not None and before.identity.get("space") != event.identity.get("space"):
+        state = replace(state, former=frozenset(state.keys))
+    return replace(state, started=event)
 
 
 def _replied(state: State, event: Replied) -> State:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import needs
@@ -65,6 +65,7 @@ def trials_of(
     history: History,
     pending: Iterable[Proposal] = (),
     recorded: Sequence[Trial] = (),
+    former: Collection[Any] = (),
 ) -> Iterator[FrozenTrial]:
     """Yield the trials of a history, then the points without a result as running trials.
 
@@ -73,12 +74,12 @@ def trials_of(
         history: The trials, perhaps merged.
         pending: The points without a result.
         recorded: The trials as they were recorded, one for each measurement.
+        former: See `State.former`.
     """
     distributions = {
         name: _distribution(d, [trial.values[i] for trial in history.trials])
         for i, (name, d) in enumerate(zip(space.names, space.dimensions, strict=True))
     }
-    table = space.candidates
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
         measured = [recorded[number] for number in trial.measurements] if recorded else []
@@ -102,7 +103,7 @@ def trials_of(
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
             deviation=space.deviation(trial.values) or None,
-            outside=(table is not None and table.complaint(trial.values) != "") or None,
+            outside=bool(space.outside(trial.values, former)) or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)

@@ -113,7 +113,13 @@ class Views:
             "search" if storage is None else storage.stem,
             search.directions,
             search.metrics,
-            trials_of(search.space, search.history, search.pending_proposals, search.trials),
+            trials_of(
+                search.space,
+                search.history,
+                search.pending_proposals,
+                search.trials,
+                self._journal.state.former,
+            ),
             about,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import re
 import warnings
@@ -18,6 +19,7 @@ import llmopt
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped, Space
 from llmopt.cli import main
 from llmopt.errors import FallbackWarning, LLMOptError, ParameterError, SpaceError, StorageError
+from llmopt.finals import Finals
 from llmopt.points import what_is_known
 from llmopt.service.mcp_tools import SearchFolder
 
@@ -315,7 +317,7 @@ def test_all_points_of_a_table_beside_free_parameters_are_tried(client):
 
 
 class TestStorage:
-    def test_a_search_resumes_with_the_same_table_alone(self, tmp_path):
+    def test_a_search_resumes_with_a_table_of_the_same_parameters(self, tmp_path):
         path = tmp_path / "s.jsonl"
 
         def asked(table, **options):
@@ -335,10 +337,14 @@ class TestStorage:
                 whole.tell(point, 1.0)
             assert [first, asked(ROWS)] == [*other, whole.ask(2)]
         for changed in (ROWS[:-1], [*ROWS[:-1], {**ROWS[-1], "conc": 0.2}], ROWS[::-1]):
-            with pytest.raises(StorageError, match="other candidates"):
-                asked(changed)
-        with pytest.raises(StorageError, match="other candidates"):
+            asked(changed)
+        with pytest.raises(StorageError, match=r"other candidates \(there 45, now none"):
             asked(None, space={"T": Int(30, 90)})
+        with pytest.raises(StorageError, match="only now: pKa"):
+            asked(ROWS, space=[*NAMES, "pKa"])
+        for empty in ([], {name: [] for name in ROWS[0]}):
+            with pytest.raises(SpaceError, match="the table is empty"):
+                asked(empty)
 
     def test_a_loaded_search_needs_the_table_to_ask_but_not_to_read(self, tmp_path):
         path = tmp_path / "s.jsonl"
@@ -346,11 +352,193 @@ class TestStorage:
             optimizer.tell(optimizer.ask(), 1.0)
         loaded = LLMOptimizer.load(path)
         assert len(loaded.trials) == 1
-        with pytest.raises(SpaceError, match="give the same table again, as candidates="):
+        with pytest.raises(SpaceError, match="give the table again, as candidates="):
             loaded.ask()
         assert LLMOptimizer.load(path, candidates=ROWS).ask() in POINTS
-        with pytest.raises(SpaceError, match="expected the table of 45 points"):
-            LLMOptimizer.load(path, candidates=ROWS[1:])
+
+
+class TestOtherTable:
+    """A reagent runs out, or a new bottle arrives: a resumed search takes another table."""
+
+    def resumed(self, path, table, client="network", **options):
+        options = {"space": NAMES, "seed": 5, **options}
+        space = options.pop("space")
+        return LLMOptimizer(space, client, storage=path, candidates=table, **options)
+
+    @pytest.mark.parametrize("space", [NAMES, None])
+    @pytest.mark.parametrize("options", [{}, {"partner": "network"}, {"batch_size": 3}])
+    def test_rows_that_are_gone_are_not_proposed(self, tmp_path, caplog, space, options):
+        """The choices and bounds that followed from the first table stay."""
+        path, table = tmp_path / "s.jsonl", POINTS if space is None else ROWS
+        options |= {"space": space, "warmup": 3}
+        with self.resumed(path, table, **options) as optimizer:
+            for point in optimizer.ask(5):
+                optimizer.tell(point, 1.0)
+            first, trials = optimizer.space, optimizer.trials
+            pending = optimizer.ask(2)
+        kept = [row for row in table if row["ligand"] != "XPhos" and row["T"] != 90]
+        with self.resumed(path, kept, **options) as optimizer:
+            assert f"resumes with other candidates (there 45, now {len(kept)})" in caplog.text
+            assert optimizer.space.whole == first.whole
+            assert optimizer.trials == trials
+            assert optimizer.pending == pending
+            for point in pending:
+                optimizer.tell(point, 2.0)
+            before = [trial.params for trial in optimizer.trials]
+            points = all_of(optimizer, 2)
+            left = [{n: row[n] for n in NAMES} for row in kept]
+            left = [point for point in left if point not in before]
+            assert unique(points) == unique(left)
+            assert len(points) == len(left)
+            count = len(optimizer.trials)
+        caplog.clear()
+        assert not LLMOptimizer.load(path, candidates=kept).trials == []
+        loaded = LLMOptimizer.load(path)
+        assert (loaded.space.candidates.size, len(loaded.trials)) == (len(kept), count)
+        with self.resumed(path, kept, **options) as optimizer:  # its file has this table now
+            assert "resumes with" not in caplog.text
+        with self.resumed(path, table, **options) as optimizer:  # and rows may come back
+            assert unique([*before, *points, *all_of(optimizer)]) == unique(POINTS)
+
+    def test_rows_are_added_where_the_space_has_their_values(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        with self.resumed(path, ROWS[:-3]) as optimizer:
+            optimizer.tell(optimizer.ask(), 1.0)
+        with self.resumed(path, ROWS) as optimizer:
+            assert optimizer.space.cardinality == 45
+            assert len(all_of(optimizer)) == 44
+        for new in ({**ROWS[0], "ligand": "dppf"}, {**ROWS[0], "T": 120}):
+            with pytest.raises(SpaceError, match=r"row 46: .*begin a new file with `space`"):
+                self.resumed(path, [*ROWS, new])
+        with pytest.raises(SpaceError, match=r"row 46 repeats row 1.* one row for each point$"):
+            self.resumed(path, [*ROWS, ROWS[0]])
+        with self.resumed(path, ROWS) as optimizer:
+            assert len(optimizer.trials) == 45
+
+    def test_queued_points_wait_until_their_row_is_back(self, tmp_path):
+        path, gone = tmp_path / "s.jsonl", POINTS[0]
+        with self.resumed(path, ROWS, start={"now": POINTS[1]}) as optimizer:
+            optimizer.enqueue(gone)
+            optimizer.enqueue({"ligand": "XPhos", "T": 45})
+            optimizer.enqueue({"ligand": "PPh3"})
+        kept = [row for row in ROWS if row["ligand"] != "XPhos"]
+        with self.resumed(path, kept, start={"now": POINTS[1]}) as optimizer:
+            with pytest.warns(FallbackWarning, match="a queued point waits") as said:
+                points = optimizer.ask(2)
+            assert all(point["ligand"] != "XPhos" for point in points)
+            assert len([w for w in said if "waits" in str(w.message)]) == 3
+            assert "no candidate has ligand = XPhos, T = 45" in "".join(
+                str(w.message) for w in said
+            )
+            assert optimizer.queued[:2] == [POINTS[1], gone]
+            with pytest.raises(ParameterError, match="is not among the candidates"):
+                optimizer.enqueue(gone)
+            with pytest.raises(ParameterError, match="no point of the space has"):
+                optimizer.ask(fixed={"ligand": "XPhos"})
+            optimizer.withdraw({"ligand": "XPhos", "T": 45})
+            with pytest.warns(FallbackWarning, match="a queued point waits"):
+                assert optimizer.ask()["ligand"] == "PPh3"
+            assert LLMOptimizer.load(path).queued == [POINTS[1], gone]
+        with self.resumed(path, ROWS, start={"now": POINTS[1]}) as optimizer:
+            assert optimizer.ask(2) == [POINTS[1], gone]
+
+    def test_a_point_of_a_list_to_warm_up_with_is_replaced(self, tmp_path):
+        path, warmup = tmp_path / "s.jsonl", POINTS[:3]
+        with self.resumed(path, ROWS, warmup=warmup) as optimizer:
+            assert optimizer.ask() == POINTS[0]
+        with self.resumed(path, [ROWS[0], *ROWS[2:]], warmup=warmup) as optimizer:
+            with pytest.warns(FallbackWarning, match=r"warmup\[1\]: .*It is a random point now"):
+                points = optimizer.ask(2)
+            assert points[0] in POINTS[2:]
+            assert points[1] == POINTS[2]
+        assert len(LLMOptimizer.load(path).pending) == 3
+
+    def test_old_trials_are_no_mistakes(self, tmp_path):
+        """A point is in doubt only if it was none when its result was recorded."""
+        path = tmp_path / "s.jsonl"
+        with self.resumed(path, ROWS) as optimizer:
+            pending = optimizer.ask()
+            optimizer.tell(POINTS[0] if pending != POINTS[0] else POINTS[1], 1.0)
+        done = [pending, optimizer.trials[0].params]
+        kept = [row for row in ROWS if {n: row[n] for n in NAMES} not in done]
+        loaded = LLMOptimizer.load(path, candidates=kept)
+        assert loaded.doubt(loaded.trials[0]) == ""
+        with self.resumed(path, kept) as optimizer:
+            trial = optimizer.tell(pending, 1.0)
+            assert [optimizer.doubt(t) for t in optimizer.trials] == ["", ""]
+            assert optimizer.tell(done[1], 3.0, replaces=0).reward == 3.0
+            assert optimizer.doubt(optimizer.trials[0]) == ""
+            wrong = {**POINTS[5], "T": 46}
+            assert "not among" in optimizer.doubt(optimizer.tell(wrong, 1.0, replaces=trial.number))
+            study = optimizer.to_optuna()
+            assert [t.user_attrs.get("llmopt:outside") for t in study.trials] == [None, True]
+
+    @pytest.mark.parametrize("prompt", ["words", "props", "Name {{ labels }}."])
+    @pytest.mark.parametrize("ended", [KeyboardInterrupt, "after its answer"])
+    def test_an_ask_that_was_killed_is_made_within_the_new_table(self, tmp_path, prompt, ended):
+        """Its answer names a row that is gone."""
+        path = tmp_path / "s.jsonl"
+        answers = [proposal(ligand=ligand, T=60, conc=0.1) for ligand in LIGANDS[:2]]
+        if prompt != "words":
+            answers = [text.rpartition("\n")[2] for text in answers]
+
+        def client(*texts):
+            return ScriptedClient(texts, name="model", default_prompt="props")
+
+        def answer(*_):
+            raise KeyboardInterrupt
+
+        first = client(*answers[:1]) if ended == "after its answer" else client()
+        if ended is KeyboardInterrupt:
+            first = ScriptedClient(answer, name="model", default_prompt="props")
+        options = {"prompt": prompt, "warmup": 1, "compute": False}
+        optimizer = self.resumed(path, ROWS, first, **options)
+        optimizer.tell(optimizer.ask(), 1.0)
+        with pytest.MonkeyPatch.context() as patch:
+            if ended == "after its answer":
+                patch.setattr(optimizer, "_settle", answer)
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.ask()
+        optimizer.close()
+        kept = [row for row in ROWS if row["ligand"] != "XPhos"]
+        with self.resumed(path, kept, client(*answers * 9), **options) as optimizer:
+            point = optimizer.ask()
+            assert point["ligand"] != "XPhos"
+            assert point in POINTS
+            assert not optimizer.unanswered
+
+    def test_rows_of_a_table_beside_free_parameters_may_go(self, tmp_path):
+        path, space = tmp_path / "s.jsonl", {"base": Categorical(["a", "b", "c"]), "n": Int(0, 2)}
+        table = [{"base": base} for base in "abc"]
+        with self.resumed(path, table, space=space) as optimizer:
+            for n in range(3):
+                optimizer.tell({"base": "a", "n": n}, 1.0)
+        with self.resumed(path, table[1:], space=space) as optimizer, warnings.catch_warnings():
+            warnings.simplefilter("ignore", FallbackWarning)
+            points = []
+            for _ in range(6):
+                points.append(optimizer.ask())
+                optimizer.tell(points[-1], 1.0)
+        assert unique(points) == unique([{"base": b, "n": n} for b in "bc" for n in range(3)])
+
+    def test_a_point_that_is_gone_is_not_measured_again(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        options = {"noisy": True, "warmup": 2}
+        with self.resumed(path, ROWS, **options) as optimizer:
+            for reward, point in enumerate(POINTS[:8]):
+                optimizer.tell(point, reward)
+        with self.resumed(path, [*ROWS[:6], ROWS[9]], **options) as optimizer:
+            planned = Finals(2, 20).plan(optimizer)
+            assert [trial.number for trial in planned] == [5, 4, 5, 4]
+
+    def test_constraints_stay(self, tmp_path):
+        path, limit = tmp_path / "s.jsonl", ["T + conc <= 61"]
+        with self.resumed(path, ROWS, constraints=limit) as optimizer:
+            optimizer.tell(optimizer.ask(), 1.0)
+        with self.resumed(path, ROWS[8:], constraints=limit) as optimizer:
+            assert all(point["T"] <= 60 for point in all_of(optimizer))
+        with pytest.raises(StorageError, match="constraints"):
+            self.resumed(path, ROWS, constraints=["T + conc <= 50"])
 
 
 @needs_confinement
@@ -390,3 +578,69 @@ def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
     assert searches.ask("other")["points"][0]["params"] == {"T": 3}
     with pytest.raises(LLMOptError, match="the name of a CSV file beside"):
         searches.create_search("third", None, "maximize", candidates="../table.csv")
+
+
+def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.chdir(tmp_path)
+    table = [f"{base},{t}\n" for base in ("KOH", "K3PO4", "Et3N") for t in (30, 45)]
+    stock, start = tmp_path / "stock.csv", '{params = {base = "KOH", T = 30}, words = "now"}'
+    stock.write_text("base,T\n" + "".join(table))
+    (tmp_path / "s.toml").write_text(
+        f'candidates = "stock.csv"\ndirection = "maximize"\nmodel = "network"\nstart = [{start}]\n'
+    )
+
+    def run(*command, status=0):
+        assert main(list(command)) == status
+        out, err = capsys.readouterr()
+        whole = command[0] in ("enqueue", "status")
+        return [json.loads(text) for text in ([out] if whole else out.splitlines())], err
+
+    assert run("ask", "s.toml")[0][0]["params"] == {"base": "KOH", "T": 30}
+    run("tell", "s.toml", "p1", "--reward", "1")
+    run("enqueue", "s.toml", '{"base": "KOH", "T": 45}')
+    stock.write_text("base,T\n" + "".join(table[2:]))
+    (found,), err = run("status", "s.toml")
+    assert (found["trials"], "warning" in found["best"], err) == (1, False, "")
+    points, err = run("ask", "s.toml", "-n", "9")
+    assert "resumes with other candidates (there 6, now 4)" in caplog.text
+    assert "a queued point waits: {'base': 'KOH', 'T': 45} is not among the candidates" in err
+    assert "4 of 9 points: no further point of the space is left" in err
+    assert unique(p["params"] for p in points) == unique(
+        {"base": base, "T": t} for base in ("K3PO4", "Et3N") for t in (30, 45)
+    )
+    stock.write_text("base,T\n" + "".join(table[2:3]))
+    told, err = run("tell", "s.toml", "p3", "--reward", "2")
+    assert (told[0]["number"], "warning" in told[0]) == (2, False)
+    assert "resumes with other candidates (there 4, now 1)" in caplog.text
+    stock.write_text("base,T\nCs2CO3,30\n")
+    assert (
+        "begin a new file with `space`" in run("tell", "s.toml", "p4", "--failed", "", status=2)[1]
+    )
+    stock.write_text("base,T\n")
+    assert "the table is empty" in run("ask", "s.toml", status=2)[1]
+    for gone in ("s.toml", "stock.csv"):
+        (tmp_path / gone).unlink()
+    (found,), err = run("status", "s.jsonl")
+    assert (found["trials"], len(found["pending"]), len(found["queued"]), err) == (2, 3, 1, "")
+    if importlib.util.find_spec("plotly"):
+        assert main(["report", "s.jsonl"]) == 0
+        page = (tmp_path / "report.html").read_text()
+        assert "1 rows of a table" in page
+        assert "not a candidate" not in page
+
+
+def test_an_agent_gives_other_candidates_to_a_search(tmp_path):
+    searches = SearchFolder(tmp_path, ("network",))
+    rows = [{"base": base, "T": t} for base in ("KOH", "Et3N") for t in (30, 45)]
+    searches.create_search("mine", None, "maximize", candidates=rows)
+    point = searches.ask("mine")["points"][0]["params"]
+    kept = [row for row in rows if row["base"] != point["base"]]
+    assert searches.create_search("mine", None, "maximize", candidates=kept)["trials"] == 0
+    assert "warning" not in searches.tell("mine", point, 1.0)["trial"]
+    assert unique(p["params"] for p in searches.ask("mine", 9)["points"]) == unique(kept)
+    assert "none is left to try" in searches.ask("mine")["next"]
+    with pytest.raises(SpaceError, match="begin a new file with `space`"):
+        searches.create_search("mine", None, "maximize", candidates=[{"base": "KOH", "T": 60}])
+    with pytest.raises(LLMOptError, match="with other direction, candidates"):
+        searches.create_search("mine", None, "minimize", candidates=rows)
+    assert json.loads((tmp_path / "mine.json").read_text())["candidates"] == kept

@@ -175,6 +175,8 @@ class SearchFolder:
     ) -> dict[str, Any]:
         """Begin a search, or go on with one that was begun with the same arguments.
 
+        Only `candidates` may differ from those before.
+
         Args:
             name: Letters, digits, - and _.
             space: A JSON schema for each parameter: {"lr": {"type": "number", "minimum": 1e-5,
@@ -219,10 +221,13 @@ class SearchFolder:
         if _read(described) != json.loads(text):
             there, here = _read(described), json.loads(text)
             other = [k for k in {**there, **here} if there.get(k) != here.get(k)]
-            raise LLMOptError(
-                f"there is another search {name!r}, with other {', '.join(other)} "
-                f"({other[0]}: {short(there.get(other[0]))}): take another name, or give the same"
-            )
+            if other != ["candidates"]:
+                raise LLMOptError(
+                    f"there is another search {name!r}, with other {', '.join(other)} ({other[0]}: "
+                    f"{short(there.get(other[0]))}): take another name, or give the same"
+                )
+            with contextlib.closing(self._open(here, storage)):  # whether it accepts them
+                write_bytes_atomically(described, text.encode() + b"\n")
         warning = ", ".join(
             f"{key}={kept[key]} is capped: this server allows at most {most}"
             for key, most in self._caps.items()

@@ -173,9 +173,11 @@ def _open(
     until, said = time.monotonic() + wait, False
     try:
         if reads:
+            begun = _stored(path) if path is not None and os.path.lexists(path) else None
+            if begun is not None:  # its points to start with may be no candidates any more
+                arguments.pop("start", None)
             optimizer = LLMOptimizer(**arguments)  # whether the description is valid
-            begun = path if path is not None and os.path.lexists(path) else None
-            optimizer = (None if begun is None else _stored(begun)) or optimizer
+            optimizer = begun or optimizer
             optimizer.first_trial = 1
             return optimizer
         while True:

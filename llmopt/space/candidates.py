@@ -136,7 +136,7 @@ class Candidates:
             raise AttributeError(name)
         raise SpaceError(
             f"the search proposes rows of a table of {self.size:,} points, which its file does not "
-            "hold; give the same table again, as candidates="
+            "hold; give the table again, as candidates="
         )
 
     def __eq__(self, other: object) -> bool:
@@ -187,6 +187,10 @@ class Candidates:
     def has(self, values: Sequence[Value]) -> bool:
         """Whether a point has a row's values, exactly."""
         return self._space.key(self.part(values)) in self._rows
+
+    def __contains__(self, key: Any) -> bool:
+        """Whether the key of a point (see `Space.key`) is that of a row."""
+        return self.part(key) in self._rows
 
     # Choosing rows ----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -129,7 +129,13 @@ class Space:
         )
 
     @classmethod
-    def among(cls, space: Any, table: Any, constraints: str | Iterable[str | Limit] = ()) -> Space:
+    def among(
+        cls,
+        space: Any,
+        table: Any,
+        constraints: str | Iterable[str | Limit] = (),
+        known: Space | None = None,
+    ) -> Space:
         """Return a space whose only points are the rows of a table.
 
         Args:
@@ -139,23 +145,48 @@ class Space:
                 other columns are descriptors for the model's Python. Parameters that have no
                 column stay free.
             constraints: See `constrained`. Rows that break one are dropped.
+            known: The space of an earlier table, whose dimensions do not change if those of this
+                one would follow from its columns, and have the same names.
 
         Raises:
-            SpaceError: The table cannot be read, is empty, lacks a value, has a value that is not
-                in the space or a row twice, or is not that of a stored space.
+            SpaceError: The table cannot be read, is empty, lacks a value, or has a value that is
+                not in the space or a row twice.
         """
-        columns = read_table(table)
+        columns, names = read_table(table), None
         if space is None or isinstance(space, list | tuple):
-            space = dimensions_of(columns, columns if space is None else space)
-        stored = cls.of(space)
-        made = stored._with(None).constrained(constraints)
-        made = made._with(Candidates(made, columns).admitted(made))
+            names = list(columns if space is None else space)
+            if known is None or set(known.names) != set(names):
+                known = None
+            space = dimensions_of(columns, names) if known is None else known
+        made = cls.of(space).whole.constrained(constraints)
+        try:
+            made = made._with(Candidates(made, columns).admitted(made))
+        except SpaceError as error:
+            if known is None or names is None:
+                raise
+            cls.among(names, columns, constraints)  # whether the table is wrong by itself
+            raise SpaceError(
+                f"{error}. A search keeps the values of its first table: for others, begin a new "
+                "file with `space`, which lists all of them, and import the trials of this one "
+                "(import_trials, or `llmopt tell --import`)"
+            ) from error
         if made._stock is not None:
             made._constrain(made.limits)  # again: its points are fewer
-        if stored.candidates not in (None, made.candidates):
-            count = f"{stored.candidates.size:,}"
-            raise SpaceError(f"candidates: expected the table of {count} points of the search")
         return made
+
+    @property
+    def whole(self) -> Space:
+        """The space without candidates."""
+        return self if self.candidates is None else self._with(None)
+
+    def outside(self, values: tuple[Value, ...], former: Collection[Any] = ()) -> str:
+        """Say that a flat point is no candidate, and which is nearest; else nothing.
+
+        A point whose key is one of the `former` need be none any more.
+        """
+        if self.candidates is None or self.key(values) in former:
+            return ""
+        return self.candidates.complaint(values)
 
     def _with(self, candidates: Candidates | None) -> Space:
         """Return a copy with other candidates."""
@@ -562,7 +593,8 @@ class Space:
 
     def tried(self, keys: Iterable[Hashable]) -> int:
         """Return how many keys are of points that can be proposed, without `deviation`."""
-        return sum(not self.deviation(key) for key in keys)  # type: ignore[arg-type]
+        table = self._stock
+        return sum((table is None or k in table) and not self.deviation(k) for k in keys)  # type: ignore[arg-type]
 
     # Storage ------------------------------------------------------------------------
 
