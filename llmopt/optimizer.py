@@ -214,12 +214,13 @@ class LLMOptimizer(Asks[Params]):
 
     def _begin(self, journal: Journal, there: Started | None) -> None:
         """Have a journal say what search this is, unless its last event of this kind does."""
-
-        def about(event: Started) -> tuple[Any, ...]:
-            return event.identity["options"], event.identity["space"], event.options, event.facts
-
         now = self.started()
-        if there is None or about(there) != about(now):
+        if there is not None and there.identity["space"] != (space := now.identity["space"]):
+            # At once: with it, all points so far need be no candidates any more.
+            there = replace(there, identity={**there.identity, "space": space})
+            journal.append(there)
+        noisier = there is not None and there.identity["options"] != now.identity["options"]
+        if there is None or noisier or (there.options, there.facts) != (now.options, now.facts):
             journal.begin(now)
 
     def _first_state(self) -> State:
@@ -313,10 +314,6 @@ class LLMOptimizer(Asks[Params]):
                 "Restore the file from a copy"
             ) from error
         journal = Journal.read(path, optimizer._first_state())
-        space = optimizer.space.to_dict()
-        if started.identity["space"] != space:
-            started = replace(started, identity={**started.identity, "space": space})
-            journal.append(started)
         optimizer._begin(journal, started)
         optimizer._journal = optimizer._model.journal = journal
         if (tool := optimizer._asking.tool) is not None:

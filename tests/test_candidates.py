@@ -464,6 +464,7 @@ class TestOtherTable:
         loaded = LLMOptimizer.load(path, candidates=kept)
         assert loaded.doubt(loaded.trials[0]) == ""
         with self.resumed(path, kept) as optimizer:
+            assert optimizer.doubt(optimizer.trials[0]) == ""
             trial = optimizer.tell(pending, 1.0)
             assert [optimizer.doubt(t) for t in optimizer.trials] == ["", ""]
             assert optimizer.tell(done[1], 3.0, replaces=0).reward == 3.0
@@ -510,16 +511,19 @@ class TestOtherTable:
     def test_rows_of_a_table_beside_free_parameters_may_go(self, tmp_path):
         path, space = tmp_path / "s.jsonl", {"base": Categorical(["a", "b", "c"]), "n": Int(0, 2)}
         table = [{"base": base} for base in "abc"]
-        with self.resumed(path, table, space=space) as optimizer:
+        options = {"space": space, "warmup": 0, "prompt": "props"}
+        with self.resumed(path, table, ScriptedClient([]), **options) as optimizer:
             for n in range(3):
                 optimizer.tell({"base": "a", "n": n}, 1.0)
-        with self.resumed(path, table[1:], space=space) as optimizer, warnings.catch_warnings():
-            warnings.simplefilter("ignore", FallbackWarning)
-            points = []
-            for _ in range(6):
-                points.append(optimizer.ask())
-                optimizer.tell(points[-1], 1.0)
-        assert unique(points) == unique([{"base": b, "n": n} for b in "bc" for n in range(3)])
+        points = [{"base": base, "n": n} for base in "bc" for n in range(3)]
+        client = ScriptedClient([f"base: {p['base']}, n: {p['n']}" for p in points])
+        with self.resumed(path, table[1:], client, **options) as optimizer:
+            for point in points:  # the model is asked for the last ones, too
+                assert optimizer.ask() == point
+                optimizer.tell(point, 1.0)
+            assert optimizer.usage.fallbacks == 0
+            with pytest.warns(FallbackWarning, match="every point of the space was already tried"):
+                assert optimizer.ask() in points
 
     def test_a_point_that_is_gone_is_not_measured_again(self, tmp_path):
         path = tmp_path / "s.jsonl"

@@ -166,9 +166,9 @@ class Space:
                 raise
             cls.among(names, columns, constraints)  # whether the table is wrong by itself
             raise SpaceError(
-                f"{error}. A search keeps the values of its first table: for others, begin a new "
-                "file with `space`, which lists all of them, and import the trials of this one "
-                "(import_trials, or `llmopt tell --import`)"
+                f"{str(error).rstrip('.')}. A search keeps the values of its first table: for "
+                "others, begin a new file with `space`, which lists all of them, and import the "
+                "trials of this one (import_trials, or `llmopt tell --import`)"
             ) from error
         if made._stock is not None:
             made._constrain(made.limits)  # again: its points are fewer
