@@ -294,6 +294,8 @@ class Scope:
         in_doubt = state.under_way
         again = bool(in_doubt) and in_doubt[0].digest == digest  # it may be answered by now
         if in_doubt:
+            if not again:
+                self._warn_of_answer(in_doubt[0].digest, kept=self.state.trials == state.trials)
             owner.note(_lost(state))
         if self._repeats and not (self._used or again):
             raise Stale
@@ -302,6 +304,19 @@ class Scope:
         reply = self._send(request, digest)
         self.replies.append(reply)
         return reply
+
+    def _warn_of_answer(self, digest: str, kept: bool) -> None:
+        """Log a warning if the request of a killed ask has an answer, which is dropped now.
+
+        While the trials are `kept`, that ask sends the request again if it is repeated.
+        """
+        answered = getattr(self.client, "answered", None)
+        if callable(answered) and (number := answered(digest)) is not None:
+            logger.warning(
+                "answer %d is not used: this ask differs from the one that was killed, in its "
+                "options or the candidates%s", number,
+                ". To use the answer, end this ask and repeat that one" * kept,
+            )  # fmt: skip
 
     def _send(self, request: Request, digest: str) -> Reply:
         owner, client = self._owner, self.client

@@ -344,13 +344,43 @@ class TestNext:
         assert "`llmopt next wm` prints it (number 1)" in capsys.readouterr().out
         hand_in(Path("wm"), 1, ANSWER.format(x=1).encode())
         assert main(["status", "s.json"]) == 0
-        assert "request 1 to folder:wm is answered: run `llmopt ask`" in capsys.readouterr().out
+        assert (
+            "request 1 to folder:wm is answered: run `llmopt ask` with the same"
+            in capsys.readouterr().out
+        )
         assert main(["next", "wm"]) == 4
         assert "request 1 is answered, and the program that" in capsys.readouterr().err
         assert main(["ask", "s.json", "--model", "folder:wm"]) == 0
         assert main(["tell", "s.json", "p1", "--reward", "7"]) == 0
         assert main(["next", "wm", "--timeout", "0.1"]) == 4
         assert "The latest: #1 (7)" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("change", ["-n 2", "stock"])
+    def test_an_answer_that_another_ask_does_not_use_is_named(self, change, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        stock = Path("stock.csv")
+        stock.write_text(table := "x\n1\n2\n3\n")
+        Path("s.json").write_text(
+            '{"space": {"x": {"type": "number", "minimum": -3, "maximum": 3}}, "direction": '
+            '"minimize", "warmup": 0, "prompt": "words", "candidates": "stock.csv"}'
+        )
+        ask = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
+        killed = subprocess.Popen(ask)
+        wait_for(Path("wm/0001.request.md"))
+        killed.kill()
+        killed.wait()
+        hand_in(Path("wm"), 1, ANSWER.format(x=2).encode())
+        other = ["-n", "2"] if change == "-n 2" else []
+        if change == "stock":
+            stock.write_text(table + "-1\n")
+        ask += ["--option", "timeout=0.2"]
+        said = subprocess.run([*ask, *other], capture_output=True, text=True).stderr
+        assert "answer 1 is not used: this ask differs from the one that was killed" in said
+        assert "request 2 in wm got no answer within 0.2 s" in said
+        stock.write_text(table)
+        took = subprocess.run(ask, capture_output=True, text=True)
+        assert json.loads(took.stdout)["params"] == {"x": 2}
+        assert "not used" not in took.stderr
 
     @pytest.mark.parametrize("then", ["-n 3", "--fixed x=1", "--model", "nothing"])
     def test_only_a_request_that_a_search_uses_is_shown(

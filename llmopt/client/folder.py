@@ -137,6 +137,11 @@ class FolderClient:
             raise
         return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start, cost=0.0)
 
+    def answered(self, digest: str) -> int | None:
+        """Return the number of the latest request with a digest, if it has an answer."""
+        number = number_of(self.folder, digest)
+        return number if number is not None and is_answered(self.folder, number) else None
+
     def begin(self, storage: Path | None) -> None:
         """Remove the mark that an earlier search of the folder left at its end.
 

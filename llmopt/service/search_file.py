@@ -302,7 +302,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             folder = Path(Path(name.removeprefix("folder:")).name)
             number = number_of(folder, calls[0].digest)
             if number is not None and is_answered(folder, number):
-                said = f"request {number} to {name} is answered: run `llmopt ask` to take it"
+                said = f"request {number} to {name} is answered: run `llmopt ask` with the same "
+                said += "options and candidates to take it"
                 waiting["waiting"] = said
             else:
                 there = "" if number is None else f" (number {number})"
