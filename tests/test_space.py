@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import any_spaces, conditional_spaces, examples, gymnasium_spaces, seeds
 
@@ -96,6 +96,7 @@ def test_points_have_the_form_of_the_gymnasium_space(gym_space, seed):
     assert gym_space.contains(space.unflatten(space.sample(rng)))
     gym_space.seed(seed % 2**31)
     theirs = gym_space.sample()
+    assume(gym_space.contains(theirs))  # it rounds integers from 2**52 on, beyond its bounds
     assert gym_space.contains(space.validate(theirs))
 
 
