@@ -357,7 +357,7 @@ def test_page_and_status_show_every_result_before_a_correction(tmp_path):
         search.tell({"x": 0.6}, 3.0, replaces=0)  # the point alone was wrong
         assert "corrected: 1 → 2 → 3<" in search.report(tmp_path / "page.html").read_text()
         best = status(search)["best"]
-        assert (best["corrected"], best["old_reward"], best["old_rewards"]) == (3, 3, [1, 2, 3])
+        assert (best["corrected"], best["old_reward"], best["old_rewards"]) == (3, 2, [1, 2])
         search.tell({"x": 0.6}, 4.0, replaces=0)
         assert search.trials[0].old_rewards == ((1.0,), (2.0,), (3.0,))
         search.withdraw(trial=0)

@@ -380,6 +380,25 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
+def test_a_table_names_points_and_the_rewards_of_withdrawn_trials(tmp_path, capsys):
+    pandas = pytest.importorskip("pandas")
+    file = write(tmp_path, model="network")
+    run(capsys, "ask", file, "-n", "2")
+    for point in ("p2", "p1"):
+        run(capsys, "tell", file, point, "--reward", "7", "--part", "side=1")
+    (right,) = run(capsys, "tell", file, "--replaces", "1", "--part", "side=2")
+    assert (right["corrected"], "old_reward" in right) == (1, False)  # the reward was right
+    assert main(["withdraw", file, "--trial", "2"]) == 0
+    capsys.readouterr()
+    assert run(capsys, "status", file, "--trials")[1]["old_reward"] == 7
+    assert main(["status", file, "--csv"]) == 0
+    table = pandas.read_csv(io.StringIO(capsys.readouterr().out)).fillna(0)
+    assert table[["label", "point", "reward", "old_reward"]].values.tolist() == [
+        ["#1", "p2", 7, 0],
+        ["#2", "p1", 0, 7],
+    ]
+
+
 def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
     file = write(tmp_path, model="network")
     words = ("--reward", "7", "--part", "desird=78", "--part", "side=1", "--part", "ee=9")
@@ -411,8 +430,11 @@ def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplo
     (point,) = run(capsys, "ask", file)
     (first,) = run(capsys, "tell", file, point["point"], "--reward", "5")
     assert "warning" not in first
-    (second,) = run(capsys, "tell", file, point["point"], "--reward", "6")
+    assert main(["tell", file, point["point"], "--reward", "6"]) == 0
+    shown = capsys.readouterr()
+    second = json.loads(shown.out)
     assert "evaluation 2 of the point of trial #1" in second["warning"]
+    assert shown.err == f"llmopt: warning: {second['warning']}\n"
     assert "withdraw trial=2 and tell it with replaces=1" in second["warning"]
     assert main(["withdraw", file, "--trial", "2"]) == 0
     capsys.readouterr()
@@ -428,6 +450,8 @@ def test_the_best_of_repeated_points_has_its_number_in_prompts_and_report(tmp_pa
     assert main(["status", file]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert (best["number"], best["label"]) == (3, "#2")
+    trials = run(capsys, "status", file, "--trials")
+    assert [t.get("label") for t in trials] == [None, "#1", "#2"]  # where it is another number
 
 
 def test_a_mean_is_printed_without_its_rounding_error(tmp_path, capsys):
@@ -638,6 +662,8 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     assert len(run(capsys, "tell", other, "--import", str(table))) == 4
     # Trials count as everywhere in the shell, and the search knows its own table.
     assert [row.split(",")[0] for row in table.read_text().split()] == ["trial", *"1234"]
+    labels = [row.split(",")[1] for row in table.read_text().split()]
+    assert labels == ["label", "#1", "#1", "#2", "#2"]
     assert main(["tell", file, "--import", str(table)]) == 0
     assert capsys.readouterr().err == f"trials of {table}: 4 known\n"
     # A table beside a description is not its search.

@@ -7,7 +7,7 @@ import contextlib
 import json
 
 from llmopt.commands.ask import add_file_argument
-from llmopt.service.search_file import of_trial, open_file, status
+from llmopt.service.search_file import labels, of_trial, open_file, status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,13 +26,21 @@ def main(args: argparse.Namespace) -> int:
     """Print one JSON object; with ``--trials`` one for each trial, with ``--csv`` a table."""
     optimizer = open_file(args.file, asks=False, reads=True)
     with contextlib.closing(optimizer):
+        if not args.csv and not args.trials:
+            print(json.dumps(status(optimizer), indent=2))
+            return 0
+        trials = [of_trial(optimizer, trial) for trial in optimizer.trials]
+        named = labels(optimizer)
         if args.csv:
             table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
             table.index += 1  # as all commands count
+            table.insert(0, "label", named)
+            for name in ("point", "old_reward"):  # as `--trials` has them
+                if any(name in trial for trial in trials):
+                    table.insert(1, name, [trial.get(name) for trial in trials])
             print(table.to_csv(index_label="trial"), end="")
-        elif args.trials:
-            for trial in optimizer.trials:
-                print(json.dumps(of_trial(optimizer, trial)))
-        else:
-            print(json.dumps(status(optimizer), indent=2))
+            return 0
+        for trial, label in zip(trials, named, strict=True):
+            same = label == f"#{trial['number']}"
+            print(json.dumps(trial if same else trial | {"label": label}))
     return 0

@@ -29,6 +29,7 @@ from llmopt.errors import (
     ParameterError,
     StorageError,
     StorageInUseError,
+    warn_user,
 )
 from llmopt.evaluations import written
 from llmopt.history import Proposal, Trial, without_withdrawn
@@ -268,6 +269,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         means = tuple(float(f"{value:.12g}") for value in trial.rewards or ())
         trial = replace(trial, rewards=means or None, parts=shown)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
+    old = old[:-1] if old[-1:] == (trial.rewards,) else old  # the reward was right
     found = {
         "number": trial.number + 1,  # in the order of recording
         "evaluations": trial.evaluations if trial.measurements else None,
@@ -289,6 +291,12 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "warning": optimizer.doubt(trial) or None,
     }
     return {k: v for k, v in found.items() if v is not None or k == "reward"}
+
+
+def labels(optimizer: LLMOptimizer[Any]) -> list[str]:
+    """Return for each trial ``#n``, the number of its point in prompts and reports."""
+    points = {n: point.number for point in optimizer.history for n in point.measurements}
+    return [f"#{points.get(n, n) + 1}" for n in range(len(optimizer.trials))]
 
 
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
@@ -394,6 +402,8 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
     for one in read:
         before = optimizer.repeated(one)
         repeat = before and optimizer.repetition(one, before)
+        if repeat and optimizer.may_repeat:  # else it is logged
+            warn_user(repeat, UserWarning)
         trial = of_trial(optimizer, optimizer.tell_as(one))
         warnings = [text for text in (trial.get("warning"), repeat) if text]
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})
