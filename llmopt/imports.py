@@ -31,7 +31,7 @@ from llmopt.space.values import ABSENT
 from llmopt.util.files import read_table
 from llmopt.util.text import a_type, short
 
-Outcome = Literal["taken", "known", "completed", "withdrawn", "refused"]
+Outcome = Literal["taken", "known", "completed", "corrected", "withdrawn", "refused"]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
@@ -49,7 +49,8 @@ class ImportedRow:
     """The outcome of one row."""
 
     number: int  # from 1
-    outcome: Outcome  # "known" if here already, "completed" if without some of its parts
+    outcome: Outcome  # "known" if here already, "completed" if without some of its parts,
+    # "corrected" if with the reward that its source had before a correction
     reason: str = ""  # why it was refused, or is in doubt
 
 
@@ -95,6 +96,7 @@ class Row:
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
+    former: tuple[Any, ...] = ()  # see `_former`
 
 
 @dataclass
@@ -167,7 +169,12 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
-    return Row(space.named(trial.values), trial.reward, words)
+    return Row(space.named(trial.values), trial.reward, words, former=_former(trial))
+
+
+def _former(trial: Trial) -> tuple[Any, ...]:
+    """Return the rewards of a trial before corrections, latest first; ``None`` where it failed."""
+    return (*trial.old_rewards[::-1], *[None] * (trial.corrected > len(trial.old_rewards)))
 
 
 def _of_study(study: Any) -> OtherSearch:
@@ -206,7 +213,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     reward, trouble = None, ""
     state = str(cells.get("state", "complete")).lower()
-    by_name = len(objectives) == 1 and "reward" not in row and objectives[0] in row
+    named = len(objectives) == 1 and objectives[0] in row
+    by_name = named and "reward" not in row
     columns = list(objectives) if by_name else ["reward"]
     if len(objectives) > 1:  # the form of which the row has most
         forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
@@ -215,6 +223,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     found = [cells.pop(name, None) for name in columns]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
+    if named and not by_name and objectives[0] not in ("0", "reward"):
+        trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
     elif state == "complete" and (missing := [name for name in columns if name not in row]):
@@ -232,8 +242,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
     start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
     parts: Mapping[str, Any] = cells.pop("parts") if isinstance(cells.get("parts"), Mapping) else {}
-    named = {n.removeprefix(_PARTS): n for n in cells if n.startswith(_PARTS)}
-    words["parts"] = {**parts, **{part: _as_number(cells[n]) for part, n in named.items()}}
+    columns = [name for name in cells if name.startswith(_PARTS)]
+    numbers = {name.removeprefix(_PARTS): _as_number(cells[name]) for name in columns}
+    words["parts"] = {**parts, **numbers}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     point, withdrawn = prefixed if start else cells, state == "withdrawn"
     return Row(point, _as_number(reward), words, trouble, blank, withdrawn)
@@ -256,16 +267,19 @@ def read_rows(
 ) -> tuple[list[Result], tuple[ImportedRow, ...]]:
     """Return the results to record, checked as by `tell`, and the outcome of each row.
 
-    Each existing trial marks one equal row as known, or gets the parts that it lacks.
+    Each existing trial marks one equal row as known, or gets the parts that it lacks. One that has
+    a reward from before a correction in the source is corrected; one that was corrected here itself
+    is known.
     """
     known = defaultdict[Any, list[Trial]](list)
-    for trial in reversed(trials):
-        known[space.key(trial.values), trial.rewards].append(trial)
-    results: list[Result] = []
-    rows = []
-    for number, row in enumerate(source.rows, start=1):
+    for earlier in trials:
+        known[space.key(earlier.values)].append(earlier)
+    results: dict[int, Result] = {}
+    rows: dict[int, ImportedRow] = {}
+    # Corrected rows come last: an equal trial of another row is no earlier result of theirs.
+    for number, row in sorted(enumerate(source.rows, 1), key=lambda pair: bool(pair[1].former)):
         if row.withdrawn:
-            rows.append(ImportedRow(number, "withdrawn"))
+            rows[number] = ImportedRow(number, "withdrawn")
             continue
         try:
             if row.trouble:
@@ -277,21 +291,38 @@ def read_rows(
             words = {**row.words, "parts": parts}
             one = check(space.unflatten(values), row.reward, **words)
         except (LLMOptError, TypeError) as error:
-            rows.append(ImportedRow(number, "refused", str(error)))
+            rows[number] = ImportedRow(number, "refused", str(error))
             continue
-        if there := known[space.key(one.values), one.rewards]:
-            trial = there.pop()
-            more = one.rewards is not None and one.parts.keys() - trial.parts.keys()
-            rows.append(ImportedRow(number, "completed" if more else "known"))
-            if more:
-                merged = {**one.parts, **trial.parts}
-                point = space.unflatten(trial.values)
-                results.append(check(point, row.reward, replaces=trial.number, parts=merged))
-        else:
-            doubt = doubt_of(space, one.values, moved=bool(words.get("beyond")))
-            rows.append(ImportedRow(number, "taken", doubt))
-            results.append(one)
-    return results, tuple(rows)
+        there = known[space.key(one.values)]
+        equal = [t for t in there if t.rewards == one.rewards]
+        wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
+        mended = [t for t in there if one.rewards in _former(t)]
+        nearest = min(equal, key=lambda t: len(one.parts.keys() ^ t.parts.keys()), default=None)
+        if trial := nearest or next(iter(wrong or mended), None):
+            there.remove(trial)
+            merged = {**one.parts, **trial.parts}
+            point, n = space.unflatten(trial.values), trial.number
+            if equal and one.rewards is not None and len(merged) > len(trial.parts):
+                rows[number] = ImportedRow(number, "completed")
+                results[number] = check(point, row.reward, replaces=n, parts=merged)
+            elif wrong and not equal:
+                was = "failed" if trial.rewards is None else f"had {trial.reward}"
+                rows[number] = ImportedRow(number, "corrected", f"trial #{n + 1} {was}")
+                words["parts"] = {**trial.parts, **parts}
+                results[number] = check(point, row.reward, replaces=n, **words)
+            else:
+                was = "" if equal else f"trial #{n + 1} had this result before a correction here"
+                rows[number] = ImportedRow(number, "known", was)
+            continue
+        doubt = doubt_of(space, one.values, moved=bool(words.get("beyond")))
+        if there and source.table:  # it may be a correction
+            n, before = there[-1].number + 1, there[-1].reward
+            again = f"trial #{n} has its point with reward {before}: this is another measurement"
+            again += f". If it corrects trial #{n}, withdraw the new trial, and tell `replaces`"
+            doubt = "; ".join(filter(None, [doubt, again]))
+        rows[number] = ImportedRow(number, "taken", doubt)
+        results[number] = one
+    return [results[n] for n in sorted(results)], tuple(rows[n] for n in sorted(rows))
 
 
 def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
@@ -315,14 +346,20 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
             values.append(ABSENT)  # `check` says where it is needed
             continue
         value = row.params[name]
+        own: Any = ABSENT
         try:
             if isinstance(value, str) and value not in choices:
                 value = dimension.parse(value)
-            own: Any = dimension.check(value, measured=True)
+            own = dimension.check(value, measured=True)
             fits = isinstance(dimension, Categorical) or dimension.low <= own <= dimension.high
             value = dimension.check(own, measured=fits or bool(row.words.get("beyond")))
         except ParameterError as error:
             troubles[index] = error
+            if table and own is not ABSENT:  # it may have been measured there
+                troubles[index] = ParameterError(
+                    f"{str(error).partition('; the nearest')[0]}. If it was measured there, give "
+                    "the row a column `instead_of` with the point that was meant, or any text"
+                )
         values.append(value)
     there = space.conform(values)
     for index, trouble in troubles.items():

@@ -211,6 +211,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                 f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
                 "expected the number of the trial whose result was wrong"
             )
+        if result.instead_of == result.values:
+            raise ParameterError("instead_of= is the same point as the one given: leave it out")
         before, key = None, self.space.key
         if result.replaces is not None:
             before = state.trials[result.replaces]
@@ -323,8 +325,10 @@ class Results(Views, Account, Closing, Generic[Params]):
         )
 
     def repeated(self, result: Result) -> Trial[Any] | None:
-        """Return the latest trial of a point that a result records again, unless `ask` did so."""
+        """Return the withdrawn trial that a result corrects, or the last of a point told again."""
         state = self._journal.state
+        if result.replaces is not None and state.trials[result.replaces].state == "withdrawn":
+            return state.trials[result.replaces]
         new = result.samples or result.replaces is not None or result.instead_of is not None
         if new or any(p.values == result.values for p in state.pending):
             return None
@@ -333,6 +337,9 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def repetition(self, result: Result, before: Trial[Any]) -> str:
         """Say that a result records the point of an earlier trial again; see `repeated`."""
+        if before.state == "withdrawn":
+            said = f"trial #{before.number + 1} was withdrawn: it counts again, with what is given"
+            return f"{said} now alone (not its former feedback or parts)"
         if self._options.noisy:
             trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
@@ -359,7 +366,11 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def _warn_of_repeat(self, result: Result) -> None:
         """Warn of a repeat: of each failed point that has a reward now, else once for each kind."""
-        if self._options.noisy or (before := self.repeated(result)) is None:
+        before = self.repeated(result)
+        if before is not None and before.state == "withdrawn":
+            logger.warning("%s", self.repetition(result, before))
+            return
+        if self._options.noisy or before is None:
             return
         same = result.rewards == before.rewards
         if same not in self._warned_of or (before.state == "failed" and not same):
@@ -370,7 +381,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         """Import trials of an earlier search; no request is sent.
 
         Known trials are skipped, so a script may call this at each start; parts that the source
-        adds to them are recorded.
+        adds to them are recorded, and corrections if it is a storage file.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
@@ -389,7 +400,8 @@ class Results(Views, Account, Closing, Generic[Params]):
             StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """
-        other = read_source(source, self.directions, self.metrics)
+        names = [n for n in self.metrics if len(self.metrics) > 1 or n not in self.space.place]
+        other = read_source(source, self.directions, names)
         with self._journal.lock:  # not as one step: each of its trials is
             trials = without_withdrawn(self._journal.state.trials)
             results, rows = read_rows(self.space, other, trials, self.read_result)

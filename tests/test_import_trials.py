@@ -339,3 +339,50 @@ def test_the_reason_of_a_failure_does_not_grow_from_import_to_import(tmp_path):
             optimizer.import_trials(path)
         path = optimizer.storage
     assert [t.feedback for t in optimizer.trials] == ["seen", "no reward; seen", "seen"]
+
+
+def test_a_correction_follows_its_trial_to_the_search_that_imported_it(tmp_path):
+    path, noisy = stored(tmp_path / "old.jsonl", noisy=True), make(noisy=True)
+    assert noisy.import_trials(path).counts == {"taken": 3}
+    noisy.tell(*POINTS[0], replaces=0, parts={"own": 1})
+    with closing(make(storage=path, noisy=True)) as first:
+        first.tell(POINTS[0][0], 2.5, replaces=0, feedback="read again", parts={"ee": 9})
+        first.tell(POINTS[1][0], 7.0, replaces=1)
+        first.tell(POINTS[0][0], 2.5)  # another measurement, and no correction
+    report = noisy.import_trials(path)
+    assert report.counts == {"corrected": 2, "known": 1, "taken": 1}
+    assert "row 1 corrected: trial #1 had 3.0\nrow 2 corrected: trial #2 failed" in str(report)
+    assert [t.reward for t in noisy.trials] == [2.5, 7.0, 1.0, 2.5]
+    assert noisy.trials[0].feedback == "read again"
+    assert noisy.trials[0].parts == {"own": 1, "ee": 9}
+    assert noisy.import_trials(path).counts == {"known": 4}
+
+
+def test_an_import_does_not_undo_a_correction_made_here(tmp_path):
+    path, optimizer = stored(tmp_path / "old.jsonl"), make()
+    for source in (path, table()):
+        optimizer.import_trials(path)
+        optimizer.tell(POINTS[0][0], 2.5, replaces=0)
+        report = optimizer.import_trials(source)
+        assert report.counts == {"known": 3}
+        assert "row 1 known: trial #1 had this result before a correction here" in str(report)
+        optimizer.tell(POINTS[1][0], 7.0, replaces=1)
+        assert optimizer.import_trials(source).counts == {"known": 3}
+
+
+def test_a_row_that_may_correct_a_trial_is_doubted():
+    optimizer = make()
+    optimizer.import_trials(table())
+    report = optimizer.import_trials([{**POINTS[0][0], "reward": 2.5}])
+    assert report.counts == {"taken": 1}
+    assert "trial #1 has its point with reward 3.0: this is another measurement" in str(report)
+    assert "withdraw the new trial, and tell `replaces`" in str(report)
+
+
+def test_two_columns_of_rewards_are_refused():
+    optimizer = make(direction={"score": "minimize"})
+    report = optimizer.import_trials([{**POINTS[0][0], "score": 1.0, "reward": 2.0}])
+    assert report.counts == {"refused": 1}
+    assert "got columns 'score' and 'reward': keep one of them" in str(report)
+    optimizer = make(direction={"lr": "minimize"})  # named as a parameter
+    assert optimizer.import_trials(table()).counts == {"taken": 3}

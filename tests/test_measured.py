@@ -9,6 +9,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.cli import main
 from llmopt.errors import ParameterError, StorageError
 from llmopt.finals import Finals
+from llmopt.service.search_file import tell
 from llmopt.views import on_bounds
 
 SPACE = {
@@ -91,6 +92,8 @@ def test_a_point_that_nobody_asked_for_may_miss_a_step_and_no_bound(caplog):
     assert report.counts == {"taken": 1, "refused": 1}
     assert "is not a whole number of steps" in report.rows[0].reason
     assert "`temp`=813 is outside" in report.rows[1].reason
+    assert "If it was measured there, give the row a column `instead_of`" in report.rows[1].reason
+    assert "nearest" not in report.rows[1].reason  # nobody is to falsify what was measured
 
 
 def test_a_trial_beyond_a_bound_is_imported_from_another_search(tmp_path):
@@ -252,3 +255,22 @@ def test_a_number_that_the_type_of_an_array_cannot_hold_is_refused(dtype, most):
     for wrong in (2 * most, -3 * most):
         with pytest.raises(ParameterError, match=r"`params\[0\]`=.* is outside"):
             space.flatten([wrong], measured=True)
+
+
+def test_a_correction_of_a_withdrawn_trial_says_so(caplog):
+    for noisy in (False, True):
+        optimizer = overshot(noisy=noisy)
+        optimizer.withdraw(trial=0)
+        caplog.clear()
+        (told,) = tell(optimizer, [{"replaces": 1, "reward": 5.0}])
+        assert told["state"] == "complete"
+        for said in (told["warning"], caplog.text):
+            assert "#1 was withdrawn: it counts again, with what is given now alone" in said
+
+
+def test_a_point_is_not_measured_in_place_of_itself():
+    optimizer = make()
+    point = optimizer.ask()
+    with pytest.raises(ParameterError, match="the same point"):
+        optimizer.tell(point, 5.0, instead_of=point)
+    assert optimizer.pending == [point]

@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
     if refused:
         raise LLMOptError(
             f"refused {refused} of {counted(len(report.rows), 'row')} of {args.source}, and "
-            "recorded the others: correct the rows named above, and repeat the import"
+            "recorded the others: follow the reasons above, and repeat the import"
         )
     return 0
 
