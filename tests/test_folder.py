@@ -355,7 +355,7 @@ class TestNext:
         assert main(["next", "wm", "--timeout", "0.1"]) == 4
         assert "The latest: #1 (7)" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("change", ["-n 2", "stock"])
+    @pytest.mark.parametrize("change", ["-n 2", "stock", "told"])
     def test_an_answer_that_another_ask_does_not_use_is_named(self, change, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         stock = Path("stock.csv")
@@ -370,13 +370,18 @@ class TestNext:
         killed.kill()
         killed.wait()
         hand_in(Path("wm"), 1, ANSWER.format(x=2).encode())
-        other = ["-n", "2"] if change == "-n 2" else []
+        other = [] if change == "stock" else ["-n", "2"]
+        if change == "told":
+            assert main(["tell", "s.json", '{"params": {"x": 1}, "reward": 1}']) == 0
         if change == "stock":
             stock.write_text(table + "-1\n")
         ask += ["--option", "timeout=0.2"]
         said = subprocess.run([*ask, *other], capture_output=True, text=True).stderr
         assert "answer 1 is not used: this ask differs from the one that was killed" in said
         assert "request 2 in wm got no answer within 0.2 s" in said
+        assert ("end this ask and repeat that one" in said) is (change != "told")
+        if change == "told":  # that ask would now send another request
+            return
         stock.write_text(table)
         took = subprocess.run(ask, capture_output=True, text=True)
         assert json.loads(took.stdout)["params"] == {"x": 2}
