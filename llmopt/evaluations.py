@@ -193,7 +193,8 @@ def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Va
         raise ParameterError(f"{str(error).rstrip('.')}{written(texts[0])}") from None
     if not beyond and (outside := space.deviation(values, steps=False)):
         raise ParameterError(
-            f"{outside}. If it was measured in place of a pending point, give that as instead_of="
+            f"{outside}. If it was measured in place of a pending point, give that as instead_of=; "
+            "else make a search with a wider range, and import the trials of this one"
         )
     return values
 

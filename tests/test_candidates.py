@@ -241,7 +241,11 @@ def test_conditions_and_constraints_hold_for_rows():
         ([], None, "the table is empty"),
         (POINTS, [*NAMES, "Temp"], "there is no column `Temp`"),
         ([*POINTS, POINTS[4]], None, "row 46 repeats row 5"),
-        (POINTS, {"ligand": Categorical(["XPhos", "SPhos"])}, "row 33: .*cannot read 'PPh3'"),
+        (
+            POINTS,
+            {"ligand": Categorical(["XPhos", "SPhos"])},
+            "row 33: .*cannot read 'PPh3'.* add it to the choices .* a new one",
+        ),
         (POINTS, {"T": Int(30, 60)}, r"row 13: `T`=90.* is outside \[30, 60\]"),
         ([*POINTS, {"ligand": "XPhos", "T": 1}], None, "row 46: there is no `conc`"),
         ({"a": [1], "b": [1, 2]}, None, "columns of different lengths"),

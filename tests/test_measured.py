@@ -84,7 +84,7 @@ def test_a_point_that_nobody_asked_for_may_miss_a_step_and_no_bound(caplog):
     optimizer.tell(own, 1.0)
     assert optimizer.best.params == own
     assert caplog.text.count("`temp`=77.5 is not a whole number of steps of 5.0") == 1
-    with pytest.raises(ParameterError, match=r"80\.0\. If it was measured .* instead_of="):
+    with pytest.raises(ParameterError, match=r"80\.0\. If it was .* instead_of=; else .*wider"):
         optimizer.tell({**own, "temp": 81.3}, 1.0)
     report = optimizer.import_trials(
         [{**own, "temp": 33, "reward": 2.0}, {**own, "temp": 813, "reward": 9.0}]

@@ -356,6 +356,12 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     )
     again = run(capsys, "tell", file, "p4", "--reward", "2", status=2)
     assert "p4 has its result, trial 3, which was measured at another point" in again
+    for point, number in (("p4", 3), ("p3", 1)):
+        again = run(
+            capsys, "tell", file, '{"k": 1}', "--instead-of", point, "--reward", "2", status=2
+        )
+        assert f"{point} has its result, trial {number}" in again
+        assert f'"replaces": {number}, or give the parameters without "instead_of"' in again
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
     right = run(capsys, "tell", file, "--replaces", "1", "--reward", "8", "--part", "side=2")[0]

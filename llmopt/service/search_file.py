@@ -462,12 +462,16 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             'give "reward" if the point was evaluated, or "failed" if it has no result'
         )
     others = {k: told[k] for k in known if told.get(k) is not None}
-    named = told.get("params")
-    moved = (t for t in optimizer.trials if t.instead_of and f"p{t.asked}" == named)
-    if "replaces" not in others and (trial := next(moved, None)):
+    asked, named = told.get("instead_of"), told.get("params")
+    done = (t for t in optimizer.trials if t.asked and t.state != "withdrawn")
+    done = (t for t in done if f"p{t.asked}" == (asked or (t.instead_of and named)))
+    if "replaces" not in others and (trial := next(done, None)):
+        where = ", which was measured at another point" * (trial.instead_of is not None)
         raise LLMOptError(
-            f"{named} has its result, trial {trial.number + 1}, which was measured at another "
-            f'point: correct it with "replaces": {trial.number + 1}, or give the parameters'
+            f"p{trial.asked} has its result, trial {trial.number + 1}{where}: correct it with "
+            f'"replaces": {trial.number + 1}, or give the parameters'
+            + ' without "instead_of"'
+            * bool(asked)
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:

@@ -130,7 +130,13 @@ def keys_of(name: str, dimension: Dimension, cells: Sequence[Any]) -> list[Any]:
             try:
                 keys[identity] = _key(name, dimension, cell)
             except LLMOptError as error:
-                raise SpaceError(f"candidates, row {row}: {error}") from None
+                said = f"candidates, row {row}: {error}"
+                if isinstance(dimension, Categorical) and not _blank(cell):
+                    said += (
+                        f". If it is right, add it to the choices of `{name}` in `space`; a search "
+                        "that has begun keeps its space: make a new one, and import its trials"
+                    )
+                raise SpaceError(said) from None
     return [keys[type(cell), cell] for cell in cells]
 
 
