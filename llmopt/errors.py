@@ -115,7 +115,8 @@ class ClientError(LLMOptError):
         estimated: Number of calls in `cost`.
         adapted: Whether the client has changed what it sends, so that a repeat may succeed now.
         permanent: Whether every further request would fail, too.
-        exhausted: Whether this is so only for hours, as at a usage limit: results are kept.
+        exhausted: Whether a permanent error passes, as a usage limit or a long overload does:
+            results are kept.
         complaint: Why the last answer could not be used, and the form wanted, if that is the cause.
     """
 

@@ -348,8 +348,24 @@ def test_a_short_overload_is_waited_out_with_growing_pauses(notice, status):
     assert waits == sorted(waits)
     assert notice[:20] in str(caught.value)
     assert "Log in" not in str(caught.value)
-    assert (caught.value.permanent, caught.value.unpriced) == (False, 0)
+    assert (caught.value.permanent, caught.value.unpriced) == (True, 0)
     assert CommandClient(["echo", f"{notice}\nx: 1"]).complete(ASK).completions
+
+
+def test_an_overload_that_outlasts_all_patience_ends_a_study(log, monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    from llmopt.adapters.optuna import LLMSampler
+
+    monkeypatch.setattr("llmopt.client.http.retry._FIRST_WAIT", 0.01)
+    asked = client("busy", variables="LLM_LOG")
+    asked.patience = 0.05  # type: ignore[attr-defined]
+    sampler = LLMSampler(asked, n_startup_trials=1, space=SPACE, compute=False)
+    study = optuna.create_study(sampler=sampler)
+    said = r"gave up after \d attempts\). Wait until it is over, then run the same again"
+    with pytest.raises(ClientError, match=said):
+        study.optimize(lambda t: t.suggest_float("x", 0, 1), 9)
+    assert [t.state.name for t in study.trials] == ["COMPLETE", "FAIL"]
+    assert calls(log) < 9
 
 
 @pytest.mark.parametrize("said", ["usage limit reached, servers are overloaded", "run /login: 503"])
@@ -371,6 +387,7 @@ def test_the_tries_of_an_overload_count_and_end_at_caps_and_in_time(log, monkeyp
     model = client("busy", variables="LLM_LOG")
     with pytest.warns(RuntimeWarning, match="temporarily unavailable"):
         result = maximize(lambda p: 1.0, SPACE, 3, model, max_requests=4, **options)
+    assert "(gave up after 4 attempts, since max_requests is reached: raise it" in result.stopped
     assert (len(result.trials), result.usage.requests, calls(log)) == (1, 4, 4)
     result = maximize(lambda p: 1.0, SPACE, 3, model, timeout=1.0, **options)
     assert result.stopped == "timeout=1 seconds are over"

@@ -29,6 +29,7 @@ from typing import IO, NamedTuple
 from llmopt.client import command_guard
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.http.api_keys import Secret, hide, redact
+from llmopt.client.http.retry import RUN_AGAIN
 from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -235,7 +236,8 @@ class CommandClient:
             ClientError: The command is missing, failed, took too long or said nothing. The error is
                 permanent if it never answered and took too long or failed twice in the same way,
                 if it failed in the same way three times in a row, or if it names a usage limit.
-                If it names an overload, its status is 503, for which retries are patient.
+                If it names an overload, its status is 503, for which retries are patient; one that
+                outlasts them is permanent.
         """
         program, start = self._program(), time.monotonic()
         self._note_keys()
@@ -292,7 +294,9 @@ class CommandClient:
                 told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
                 told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
                 if busy:
-                    raise ClientError(told, retryable=True, status=503)
+                    error = ClientError(told, retryable=True, status=503)
+                    error.exhausted = True  # if it outlasts all patience
+                    raise error
                 unstarted = process.returncode in (126, 127) and reached is None
                 self._failures.append(problem)
                 again = not self._answered and reached == "time"  # perhaps it waits for somebody
@@ -312,7 +316,7 @@ class CommandClient:
                     told += self._variables_hint(login)
                 passing = limited or (again and self._answered)
                 if passing:
-                    told += ". Then run the same again: a study or storage= goes on from here"
+                    told += f". {RUN_AGAIN.capitalize()}"
                 error = ClientError(
                     told,
                     retryable=not (unstarted or again or limited),

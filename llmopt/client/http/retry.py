@@ -11,6 +11,7 @@ from llmopt.errors import ClientError, SearchStopped
 from llmopt.util.threads import SEARCH_DEADLINE
 
 BUSY_STATUS = frozenset({429, 503, 529})
+RUN_AGAIN = "then run the same again: a study or storage= goes on from here"
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
 
@@ -42,7 +43,8 @@ def complete_with_retries(
     attempt, from 1, before any wait.
 
     Raises:
-        ClientError: The error of the last attempt; its message states the number of attempts.
+        ClientError: The error of the last attempt; its message states the number of attempts. An
+            `exhausted` one is permanent once the patience is over.
         SearchStopped: The time of the search is over.
     """
     attempts = int(getattr(client, "transport_attempts", 4))
@@ -67,19 +69,19 @@ def complete_with_retries(
             wait *= 0.0 if error.adapted else jitter.uniform(0.5, 1.0)
             if error.retry_after is not None:
                 wait = max(wait, error.retry_after)
-            if (
-                not error.retryable
-                or (most_calls is not None and calls >= most_calls)
-                or failed >= attempts
-                or given_up > 1
-                or wait > (patience if busy else _LONGEST_WAIT)
-            ):
+            capped = error.retryable and most_calls is not None and calls >= most_calls
+            too_long = wait > (patience if busy else _LONGEST_WAIT)
+            if not error.retryable or capped or failed >= attempts or given_up > 1 or too_long:
                 if not deadline.left:  # which may have ended the call
                     raise SearchStopped(deadline.why) from error
-                if attempt > 1:
+                if attempt > 1 or capped:
                     said = error.args[0] if error.args else ""
-                    note = f"{said} (gave up after {attempt} attempts)".lstrip()
-                    error.args = (note, *error.args[1:])
+                    note = f"{said} (gave up after {attempt} attempt{'s' * (attempt > 1)}"
+                    note += ", since max_requests is reached: raise it to go on" * capped + ")"
+                    if error.exhausted and too_long and not capped:
+                        error.permanent = True
+                        note += f". Wait until it is over, {RUN_AGAIN}"
+                    error.args = (note.lstrip(), *error.args[1:])
                 raise
             patience -= wait if busy else 0.0
             sleep(min(wait, deadline.left))
