@@ -243,6 +243,18 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_limit_with_an_exit_status_is_one_and_a_warning_of_it_none(status):
+    for notice, limited in (
+        ("You're out of extra usage · resets 3pm", True),
+        ("You've used 95% of your weekly limit · resets Oct 3", False),
+    ):
+        asked = CommandClient([sys.executable, "-c", SAYS, notice, str(status)])
+        with pytest.raises(ClientError) as caught:
+            asked.complete(ASK)
+        assert (caught.value.exhausted, caught.value.permanent) == (limited, limited)
+
+
 def test_a_usage_limit_is_said_once(log, capfd):
     model = client("limited", variables="LLM_LOG")
     with pytest.warns(RuntimeWarning, match="limit reached") as warned:
@@ -337,6 +349,8 @@ def test_a_failed_call_is_repeated_once(log):
         ("Please try again in a moment", 0),
         ("API Error: Connection error.", 1),
         ("read ECONNRESET", 1),
+        ("Rate limit exceeded. Try again in 20 seconds", 1),
+        ("Rate limit exceeded. Try again in 1 minute", 0),
     ],
 )
 def test_a_short_overload_is_waited_out_with_growing_pauses(notice, status):
@@ -581,6 +595,11 @@ def test_it_is_said_once_whether_a_program_gets_an_api_key(tmp_path, monkeypatch
     [
         ("API Error: 429 Too Many Requests", True),
         ("Quota exceeded for quota metric 'Gemini requests' and limit 'per day'", True),
+        ("You're out of extra usage · resets 3pm", True),
+        ("Rate limit exceeded. Try again in 20 minutes.", True),
+        ("Rate limit reached, try again in 2 hours", True),
+        ("You've used 95% of your weekly limit · resets Oct 3", False),
+        ("Approaching your 5-hour limit", False),
         ("Your OAuth token has expired. Please obtain a new token", False),
         ("Login required: run `gemini auth`", False),
     ],
@@ -610,6 +629,32 @@ def test_a_program_of_another_kind_ends_a_search_at_once_unless_it_may_go_on(mos
     quote = said.split("; it began ")[1].partition(after)[0]
     assert quote.startswith("'Hi! How can I help? Hi! How can")
     assert 190 < len(quote) <= 202
+
+
+def test_check_counts_and_shows_the_attempts_of_an_overload(log, monkeypatch, capsys, caplog):
+    monkeypatch.setattr("llmopt.client.http.retry._FIRST_WAIT", 0.01)
+    main(["check", f"command:{line('overloaded')}?variables=LLM_LOG", "--prompt", "words"])
+    assert "s in 3 requests" in capsys.readouterr().out
+    assert calls(log) == 3
+    assert [f"attempt {n} failed: " in caplog.text for n in (1, 2, 3)] == [True, True, False]
+
+
+def test_a_variable_that_is_not_set_and_tools_that_are_on_are_named_once(tmp_path, caplog):
+    (tmp_path / "claude").write_text("#!/bin/sh\necho x: 1\n")
+    (tmp_path / "claude").chmod(0o755)
+
+    def said(*arguments: str, **options: str) -> str:
+        caplog.clear()
+        asked = CommandClient([str(tmp_path / "claude"), *arguments], **options)  # type: ignore[arg-type]
+        asked.complete(ASK)
+        asked.complete(ASK)
+        return caplog.text
+
+    text = said("-p", "--tools", "", variables="HOME, FOO_SECRE")
+    assert text.count("FOO_SECRE of variables= is not set") == 1
+    assert ("HOME" in text, "its tools" in text) == (False, False)
+    assert said("-p", "--tools", "--strict-mcp-config").count("may use its tools; without") == 1
+    assert not said("-p", "--tools=", variables="HOME")
 
 
 def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):

@@ -48,16 +48,20 @@ _IN_A_ROW = 3  # equal failures of a program that did answer: more than a reques
 # Of a subscription, for hours: Claude Code, Codex and Gemini CLI say so.
 _LIMIT = re.compile(
     r"(usage|session|weekly|hour) limit|limit reached|(hit|reached|exhausted|exceeded) your"
-    r" [\w ]*(limit|quota)|quota exceeded|too many requests|credit balance is too low",
+    r" [\w ]*(limit|quota)|quota exceeded|too many requests|credit balance is too low"
+    r"|out of (extra )?(usage|credits)|try again in (([5-9]|\d{2,}) ?m(in|\b)|\d+ ?(hour|h\b|day))",
     re.IGNORECASE,
 )
+# Of a limit that is not reached yet.
+_WARNING = re.compile(r"(used \d\d?% of|approaching) (your )?[\w -]*?limit", re.IGNORECASE)
 _LOGIN = re.compile(
     r"run /?login|not logged in|log ?in required|token has expired|please (log|sign) in",
     re.IGNORECASE,
 )
 # It ends within minutes, as an HTTP 503 does. A number alone may be a value of an answer.
 _BUSY = re.compile(
-    r"overloaded|(temporarily|service) unavailable|try again (shortly|in a (moment|minute|few))"
+    r"overloaded|(temporarily|service) unavailable|rate limit exceeded"
+    r"|try again (shortly|in (a (moment|minute|few)|\d+ ?s|[1-4] ?m(in|\b)))"
     r"|connection (was )?(reset|lost|error)|network error|ECONNRESET"
     r"|(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(503|529)\b",
     re.IGNORECASE,
@@ -171,12 +175,15 @@ class CommandClient:
         """Return the variables that the command sees."""
         known = COMMANDS.get(Path(self.arguments[0]).name)
         names = re.compile(known.variables if known else r"(?!)")
-        more = {name.strip() for name in self.variables.split(",")}
         return {
             name: value
             for name, value in os.environ.items()
-            if _SHARED.fullmatch(name) or names.fullmatch(name) or name in more
+            if _SHARED.fullmatch(name) or names.fullmatch(name) or name in self._more
         }
+
+    @property
+    def _more(self) -> list[str]:
+        return self.variables.replace(",", " ").split()
 
     def check_ready(self) -> None:
         """Raise `ModelNotFoundError` if there is no such program."""
@@ -194,8 +201,15 @@ class CommandClient:
         text = f". It gets variables of its login only by ?variables={','.join(names)}"
         return text if login or hidden else ""
 
-    def _note_keys(self) -> None:
-        """Log once whether the program gets API keys of the environment: they may be charged."""
+    def _note_use(self) -> None:
+        """Log once which variables are not set, and which tools and keys the program has."""
+        unset = [n for n in self._more if n not in os.environ]
+        if unset:
+            _log_once(f"{self.name}: {' and '.join(unset)} of variables= is not set")
+        tools = not {"", "--tools="}.intersection(self.arguments)
+        if Path(self.arguments[0]).name == "claude" and tools:
+            safe = COMMANDS["claude"].model
+            _log_once(f"{self.name} may use its tools; without them (mind the quotes): '{safe}'")
         keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
         seen = self.environment()
         if Path(self.arguments[0]).name in COMMANDS:
@@ -240,7 +254,7 @@ class CommandClient:
                 outlasts them is permanent.
         """
         program, start = self._program(), time.monotonic()
-        self._note_keys()
+        self._note_use()
         completion = self._answer(program, request.transcript)
         reply = Reply((completion,), self.name, seconds=time.monotonic() - start)
         return priced(reply, request, self.current_price(), False, Secret())
@@ -287,7 +301,8 @@ class CommandClient:
             if problem:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
                 told = " ".join(redact(told, _secrets()).split())
-                limited = reached is None and _LIMIT.search(f"{said} {told}") is not None
+                all_said = _WARNING.sub("", f"{said} {told}")
+                limited = reached is None and _LIMIT.search(all_said) is not None
                 login = reached is None and _LOGIN.search(f"{said} {told}") is not None
                 last = f"{said[-_SAID_CHARACTERS:]} {told[-_SAID_CHARACTERS:]}"
                 busy = reached is None and not (limited or login) and _BUSY.search(last)

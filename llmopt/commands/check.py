@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from llmopt.client.model_facts import ModelFacts, model_facts
 from llmopt.client.model_string import get_client
 from llmopt.commands.estimate import price_of, prices_of
 from llmopt.commands.shared import add_option_argument, take_options
-from llmopt.errors import LLMOptError, ParseError
+from llmopt.errors import ClientError, LLMOptError, ParseError
 from llmopt.history import History, Trial
 from llmopt.progress import waiting
 from llmopt.prompt import Reading, check_prompt_for, prompt_for
@@ -23,6 +24,7 @@ from llmopt.util.text import clean, cut
 
 _SHOWN_CHARACTERS = 400
 _MORE_ROOM = 8
+logger = logging.getLogger(__name__)
 
 
 def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
@@ -34,7 +36,14 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     made = prompt_for(prompt, model)
     check_prompt_for(made, client)
     query = made.prepare(_situation(model))
-    replies = [complete_with_retries(client, query.request)]
+    failed: list[int] = []  # requests
+
+    def note(error: ClientError, attempt: int) -> None:
+        failed.append(error.requests)
+        if error.retryable:  # its caller reports it
+            logger.warning("%s: attempt %d failed: %s", model.name, attempt, error)
+
+    replies = [complete_with_retries(client, query.request, on_failure=note)]
     completion = replies[0].completions[0]
     again = ""
     if completion.finish_reason == "length" or not completion.text.strip():
@@ -42,7 +51,9 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
         again = f", after {'an empty one' if not completion.text.strip() else 'a truncated one'}"
         replies.append(
             complete_with_retries(
-                client, replace(query.request, max_tokens=cap and _MORE_ROOM * cap)
+                client,
+                replace(query.request, max_tokens=cap and _MORE_ROOM * cap),
+                on_failure=note,
             )
         )
         completion = replies[1].completions[0]
@@ -65,7 +76,7 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     if total and price_of(client):
         cost += f" (prices: {prices_of(client)})"
     form = " as JSON by a schema," if query.request.json_schema else ""
-    requests = sum(r.requests for r in replies)
+    requests = sum(r.requests for r in replies) + sum(failed)
     lines = {
         "model": model.name + answered,
         "prompt": f"{made.name},{form} {reply.prompt_tokens} tokens, {reply.cached_tokens} of them "
