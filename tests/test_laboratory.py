@@ -5,11 +5,14 @@ import importlib
 import importlib.util
 import json
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
 import zlib
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -692,3 +695,35 @@ def test_limits_hold_where_a_block_changes_the_clock_and_ignores_signals(bench):
     slow = bench.run(f"{cheat}deaf()", 1.5)
     assert "it took more than 1.5 s" in slow.output
     assert slow.seconds >= 1.5
+
+
+# -- the end of the process ---------------------------------------------------------------------
+
+_SPINS = """
+import os, signal, sys, time
+from llmopt.lab.laboratory import Laboratory
+import numpy as np
+laboratory = Laboratory(seconds=60, workers=2)
+seen = {"X": np.ones((1, 1)), "f": np.ones(1), "names": ["x"], "data": {}}
+code = "def spin():\\n    while True: pass\\na, b = submit(spin), submit(spin)\\na.wait(0.5)"
+laboratory.run(code, [], lambda: seen, 60.0)
+print(*open(f"/proc/self/task/{os.getpid()}/children").read().split(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is of Linux")
+def test_busy_jobs_end_with_the_process_of_the_search():
+    with subprocess.Popen([sys.executable, "-c", _SPINS], stdout=subprocess.PIPE) as search:
+        worker = int(search.stdout.readline())
+        children = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+        assert len(children) == 2
+        search.kill()
+    until = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in children):
+        states = [p.read_text().rpartition(")")[2].split()[0]
+                  for pid in children if (p := Path(f"/proc/{pid}/stat")).exists()]  # fmt: skip
+        if set(states) <= {"Z"}:  # nobody reaps orphans in a container without an init
+            break
+        assert time.monotonic() < until, "a job goes on without its search"
+        time.sleep(0.1)

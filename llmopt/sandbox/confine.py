@@ -31,7 +31,9 @@ _CAPABILITY_VERSION = 0x20080522  # linux/capability.h, version 3
 # linux/landlock.h. Rights that an older kernel does not know are masked off by its version.
 _FS_BITS = {1: 13, 2: 14, 3: 15, 4: 15}  # 16 from version 5 on
 _NET_ALL = 0b11  # BIND_TCP, CONNECT_TCP, from version 4 on
-_SCOPE_ALL = 0b11  # ABSTRACT_UNIX_SOCKET, SIGNAL, from version 6 on
+# ABSTRACT_UNIX_SOCKET, from version 6 on. Not SIGNAL: the kernel would then deliver no death of a
+# parent to a worker in a domain of its own, and seccomp lets no signal be sent anyway.
+_SCOPE = 0b01
 
 # linux/seccomp.h, linux/audit.h, linux/bpf_common.h
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -259,7 +261,7 @@ def _landlock(libc: ctypes.CDLL, version: int) -> None:
     """Give up every right that this version knows of."""
     handled = (1 << _FS_BITS.get(version, 16)) - 1
     attributes = struct.pack(
-        "=QQQ", handled, _NET_ALL if version >= 4 else 0, _SCOPE_ALL if version >= 6 else 0
+        "=QQQ", handled, _NET_ALL if version >= 4 else 0, _SCOPE if version >= 6 else 0
     )[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = libc.syscall(
         _CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)
