@@ -67,6 +67,16 @@ def wait_for(path: Path) -> None:
     raise AssertionError(f"no {path}")
 
 
+def kill_ask(command: list[str], number: int = 1) -> None:
+    """Start an `llmopt ask` of folder:wm, and kill it while its request waits."""
+    ask = subprocess.Popen(command)
+    wait_for(Path(f"wm/{number:04d}.request.md"))
+    while not open_request(Path("wm"), number).awaited:
+        time.sleep(0.05)
+    ask.kill()
+    ask.wait()
+
+
 class TestClient:
     def test_one_exchange(self, folder, capsys):
         client = get_client(f"folder:{folder}")
@@ -336,10 +346,7 @@ class TestNext:
             '"minimize", "model": "folder:wm", "warmup": 0, "prompt": "words"}'
         )
         command = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
-        ask = subprocess.Popen(command)
-        wait_for(Path("wm/0001.request.md"))
-        ask.kill()
-        ask.wait()
+        kill_ask(command)
         assert main(["status", "s.json"]) == 0
         assert "`llmopt next wm` prints it (number 1)" in capsys.readouterr().out
         hand_in(Path("wm"), 1, ANSWER.format(x=1).encode())
@@ -365,10 +372,7 @@ class TestNext:
             '"minimize", "warmup": 0, "prompt": "words", "candidates": "stock.csv"}'
         )
         ask = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
-        killed = subprocess.Popen(ask)
-        wait_for(Path("wm/0001.request.md"))
-        killed.kill()
-        killed.wait()
+        kill_ask(ask)
         hand_in(Path("wm"), 1, ANSWER.format(x=2).encode())
         other = [] if change == "stock" else ["-n", "2"]
         if change == "told":
@@ -398,12 +402,7 @@ class TestNext:
 
         def killed_ask(number, *options):
             command = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
-            ask = subprocess.Popen([*command, *options])
-            wait_for(Path(f"wm/{number:04d}.request.md"))
-            while not open_request(Path("wm"), number).awaited:
-                time.sleep(0.05)
-            ask.kill()
-            ask.wait()
+            kill_ask([*command, *options], number)
 
         def shown():
             status = main(["next", "wm", "--timeout", "0"])

@@ -174,11 +174,11 @@ class CommandClient:
     def environment(self) -> dict[str, str]:
         """Return the variables that the command sees."""
         known = COMMANDS.get(Path(self.arguments[0]).name)
-        names = re.compile(known.variables if known else r"(?!)")
+        names, more = re.compile(known.variables if known else r"(?!)"), self._more
         return {
             name: value
             for name, value in os.environ.items()
-            if _SHARED.fullmatch(name) or names.fullmatch(name) or name in self._more
+            if _SHARED.fullmatch(name) or names.fullmatch(name) or name in more
         }
 
     @property
@@ -300,48 +300,54 @@ class CommandClient:
             problem = self._problem(reached, process.returncode, said, limit)
             if problem:
                 told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
-                told = " ".join(redact(told, _secrets()).split())
-                all_said = _WARNING.sub("", f"{said} {told}")
-                limited = reached is None and _LIMIT.search(all_said) is not None
-                login = reached is None and _LOGIN.search(f"{said} {told}") is not None
-                last = f"{said[-_SAID_CHARACTERS:]} {told[-_SAID_CHARACTERS:]}"
-                busy = reached is None and not (limited or login) and _BUSY.search(last)
-                told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
-                told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
-                if busy:
-                    error = ClientError(told, retryable=True, status=503)
-                    error.exhausted = True  # if it outlasts all patience
-                    raise error
-                unstarted = process.returncode in (126, 127) and reached is None
-                self._failures.append(problem)
-                again = not self._answered and reached == "time"  # perhaps it waits for somebody
-                most = _IN_A_ROW if self._answered else 2
-                again |= reached != "time" and self._failures[-most:] == [problem] * most
-                if again and self._answered and not limited:
-                    told = f"{ended(told)} It failed so {most} times in a row, so no more requests"
-                    told += " are sent"
-                here = [a for a in self.arguments[1:] if not os.path.isabs(a) and os.path.exists(a)]
-                if here:
-                    told = f"{ended(told)} It runs in an empty folder: give the full path of "
-                    told += repr(here[0])
-                elif reached is None:
-                    told = f"{ended(told)} Log in, or wait for its limit, until this answers: echo "
-                    told += f"hi | {self.name.removeprefix('command:')}"
-                if login or (reached is None and process.returncode and not unstarted):
-                    told += self._variables_hint(login)
-                passing = limited or (again and self._answered)
-                if passing:
-                    told += f". {RUN_AGAIN.capitalize()}"
-                error = ClientError(
-                    told,
-                    retryable=not (unstarted or again or limited),
-                    unpriced=int(not self.local and not unstarted),
-                )
-                # Such as a program that is not logged in.
-                error.permanent, error.exhausted = unstarted or again or limited, passing
-                raise error
+                raise self._failure(problem, reached, process.returncode, said, told)
         self._answered, self._failures = True, []
         return Completion(hide(clean(said), _secrets()))
+
+    def _failure(
+        self, problem: str, reached: str | None, status: int | None, said: str, told: str
+    ) -> ClientError:
+        """Return the error of a run without an answer, by its output and what it told of it."""
+        told = " ".join(redact(told, _secrets()).split())
+        all_said = _WARNING.sub("", f"{said} {told}")
+        limited = reached is None and _LIMIT.search(all_said) is not None
+        login = reached is None and _LOGIN.search(f"{said} {told}") is not None
+        last = f"{said[-_SAID_CHARACTERS:]} {told[-_SAID_CHARACTERS:]}"
+        busy = reached is None and not (limited or login) and _BUSY.search(last)
+        told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
+        told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
+        if busy:
+            error = ClientError(told, retryable=True, status=503)
+            error.exhausted = True  # if it outlasts all patience
+            return error
+        unstarted = status in (126, 127) and reached is None
+        self._failures.append(problem)
+        again = not self._answered and reached == "time"  # perhaps it waits for somebody
+        most = _IN_A_ROW if self._answered else 2
+        again |= reached != "time" and self._failures[-most:] == [problem] * most
+        if again and self._answered and not limited:
+            told = f"{ended(told)} It failed so {most} times in a row, so no more requests"
+            told += " are sent"
+        here = [a for a in self.arguments[1:] if not os.path.isabs(a) and os.path.exists(a)]
+        if here:
+            told = f"{ended(told)} It runs in an empty folder: give the full path of "
+            told += repr(here[0])
+        elif reached is None:
+            told = f"{ended(told)} Log in, or wait for its limit, until this answers: echo "
+            told += f"hi | {self.name.removeprefix('command:')}"
+        if login or (reached is None and status and not unstarted):
+            told += self._variables_hint(login)
+        passing = limited or (again and self._answered)
+        if passing:
+            told += f". {RUN_AGAIN.capitalize()}"
+        error = ClientError(
+            told,
+            retryable=not (unstarted or again or limited),
+            unpriced=int(not self.local and not unstarted),
+        )
+        # Such as a program that is not logged in.
+        error.permanent, error.exhausted = unstarted or again or limited, passing
+        return error
 
     def _problem(self, reached: str | None, status: int | None, said: str, limit: float) -> str:
         """Return why there is no answer; empty if there is one."""

@@ -467,11 +467,10 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     done = (t for t in done if f"p{t.asked}" == (asked or (t.instead_of and named)))
     if "replaces" not in others and (trial := next(done, None)):
         where = ", which was measured at another point" * (trial.instead_of is not None)
+        without = ' without "instead_of"' * bool(asked)
         raise LLMOptError(
             f"p{trial.asked} has its result, trial {trial.number + 1}{where}: correct it with "
-            f'"replaces": {trial.number + 1}, or give the parameters'
-            + ' without "instead_of"'
-            * bool(asked)
+            f'"replaces": {trial.number + 1}, or give the parameters{without}'
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
