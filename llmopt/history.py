@@ -123,6 +123,8 @@ class Trial(Generic[Params]):
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
         old_rewards: The rewards before each correction, oldest first, and before it was withdrawn.
         asked: See `Proposal`.
+        was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
+            have kept otherwise.
         measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
             those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
     """
@@ -152,6 +154,7 @@ class Trial(Generic[Params]):
     corrected: int = 0
     old_rewards: tuple[tuple[float, ...], ...] = ()
     asked: int = field(default=0, compare=False)
+    was: Trial[Params] | None = None
     measurements: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

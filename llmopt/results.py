@@ -159,6 +159,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             replaces=replaces,
         )
         before = None if result.replaces is None else self.trials[result.replaces]
+        before = (before and before.was) or before
         if reward is None and before is not None and before.rewards is not None:
             raise RewardError(
                 f"reward=None with replaces={replaces}: give the reward, {before.reward} if it was "
@@ -229,7 +230,7 @@ class Results(Views, Account, Closing, Generic[Params]):
                 f"{short(self.space.labelled(result.values))}, is that of {wanted}: give that "
                 f"number. If #{before.number + 1} was mistyped, withdraw it first"
             )
-        return self._corrected(result, before, words)
+        return self._corrected(result, before.was or before, words)
 
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
@@ -338,8 +339,10 @@ class Results(Views, Account, Closing, Generic[Params]):
     def repetition(self, result: Result, before: Trial[Any]) -> str:
         """Say that a result records the point of an earlier trial again; see `repeated`."""
         if before.state == "withdrawn":
-            said = f"trial #{before.number + 1} was withdrawn: it counts again, with what is given"
-            return f"{said} now alone (not its former feedback or parts)"
+            said, was = f"trial #{before.number + 1} was withdrawn: it counts again", before.was
+            kept = [f"part {name}" for name in was.parts if name in result.parts] if was else []
+            kept += ["feedback"] * bool(was and was.feedback and was.feedback == result.feedback)
+            return said + f", with its former {', '.join(kept)}" * bool(kept)
         if self._options.noisy:
             trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)

@@ -351,7 +351,7 @@ def _without_trial(state: State, number: int, feedback: str) -> State:
     trial = state.trials[number]
     about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
-    about |= {"rewards": None, "old_rewards": _old_rewards(trial)}
+    about |= {"rewards": None, "old_rewards": _old_rewards(trial), "was": trial}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
     return replace(_with_other(state, gone), stop=None)
 

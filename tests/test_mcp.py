@@ -487,3 +487,15 @@ def test_no_error_repeats_the_whole_of_a_long_word(searches):
         with pytest.raises(Exception, match=r"9999|0000") as caught:
             asyncio.run(server.call_tool(tool, arguments))
         assert len(str(caught.value)) < 1000
+
+
+def test_a_withdrawn_trial_is_named_and_comes_back_with_its_parts(searches):
+    create(searches, "s", SEARCH)
+    searches.tell("s", {"x": 1, "k": 2}, 5.0, feedback="brown", parts={"ee": 9, "waste": 1})
+    searches.withdraw("s", trial=1)
+    (gone,) = searches.trials("s")
+    assert (gone["state"], gone["old_reward"], gone["reward"]) == ("withdrawn", 5.0, None)
+    assert (gone["old_parts"], gone["old_feedback"]) == ({"ee": 9, "waste": 1}, "brown")
+    back = searches.tell("s", {}, 6.0, parts={"waste": None}, replaces=1)["trial"]
+    assert (back["reward"], back["parts"], back["feedback"]) == (6.0, {"ee": 9}, "brown")
+    assert "with its former part ee, feedback" in back["warning"]

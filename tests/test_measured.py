@@ -265,7 +265,28 @@ def test_a_correction_of_a_withdrawn_trial_says_so(caplog):
         (told,) = tell(optimizer, [{"replaces": 1, "reward": 5.0}])
         assert told["state"] == "complete"
         for said in (told["warning"], caplog.text):
-            assert "#1 was withdrawn: it counts again, with what is given now alone" in said
+            assert "#1 was withdrawn: it counts again" in said
+            assert "former" not in said
+
+
+def test_a_correction_of_a_withdrawn_trial_brings_back_what_it_had(tmp_path, caplog):
+    path = tmp_path / "s.jsonl"
+    with make(storage=path) as optimizer:
+        words = {"feedback": "brown", "parts": {"yield": 5.0, "waste": 1.0}, "data": {"t": [1.0]}}
+        before = optimizer.tell(optimizer.ask(), 5.0, **words)
+        optimizer.withdraw(trial=0, feedback="wrong bottle")
+        (gone,) = optimizer.trials
+        assert (gone.reward, gone.parts, gone.was) == (None, {}, before)
+        told = optimizer.tell(gone.params, 6.0, replaces=0, parts={"waste": None})
+        assert (told.reward, told.parts, told.feedback) == (6.0, {"yield": 5.0}, "brown")
+        assert told.data["t"].tolist() == [1.0]
+        assert "#1 was withdrawn: it counts again, with its former part yield, feedback" in (
+            caplog.text
+        )
+        optimizer.withdraw(trial=0)
+    with make(storage=path) as optimizer:
+        (told,) = tell(optimizer, [{"replaces": 1}])  # it was right after all
+        assert (told["reward"], told["parts"], told["feedback"]) == (6.0, {"yield": 5.0}, "brown")
 
 
 def test_a_point_is_not_measured_in_place_of_itself():

@@ -156,14 +156,17 @@ def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
     with LLMOptimizer(space, client, "props", warmup=0, storage=file) as search:
         for _ in range(2):
             asked = search.ask()
-            search.tell({**asked, "x": asked["x"] + 0.5}, 1.0, instead_of=asked)
+            words = {"feedback": "brown", "parts": {"ee": 9.0}}
+            search.tell({**asked, "x": asked["x"] + 0.5}, 1.0, instead_of=asked, **words)
         search.tell({"x": 0.75, "k": 3}, 2.0, replaces=1)
         search.withdraw(trial=0, feedback="wrong bottle")
     text = llmopt.report(file, tmp_path / "page.html").read_text()
     trials = re.findall(r'<details class="trial.*?</details>', text, re.DOTALL)
     assert ["corrected: 1 → 2" in trial for trial in trials] == [False, True]
     assert re.search(
-        r">1</span>.*>withdrawn</span>.*Reason</h4>.*wrong bottle", trials[0], re.DOTALL
+        r">1</span>.*\(ee 9\).*>withdrawn</span>.*Reason</h4>.*wrong bottle\nIts feedback was: br",
+        trials[0],
+        re.DOTALL,
     )
     instead = [re.search(r"instead of</h4>(.*)", trial)[1] for trial in trials]
     assert [re.findall(r"<i>(\w+)</i> ([\d.]+)", part) for part in instead] == [

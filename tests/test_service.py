@@ -391,7 +391,8 @@ def test_a_table_names_points_and_the_rewards_of_withdrawn_trials(tmp_path, caps
     file = write(tmp_path, model="network")
     run(capsys, "ask", file, "-n", "2")
     for point in ("p2", "p1"):
-        run(capsys, "tell", file, point, "--reward", "7", "--part", "side=1")
+        words = ("--reward", "7", "--part", "side=1", "--feedback", "brown")
+        run(capsys, "tell", file, point, *words)
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--part", "side=2")
     assert (right["corrected"], "old_reward" in right) == (1, False)  # the reward was right
     assert main(["withdraw", file, "--trial", "2"]) == 0
@@ -402,6 +403,10 @@ def test_a_table_names_points_and_the_rewards_of_withdrawn_trials(tmp_path, caps
     assert table[["label", "point", "reward", "old_reward"]].values.tolist() == [
         ["#1", "p2", 7, 0],
         ["#2", "p1", 0, 7],
+    ]
+    assert table[["state", "old_parts", "old_feedback"]].values.tolist() == [
+        ["complete", 0, 0],
+        ["withdrawn", '{"side": 1.0}', "brown"],
     ]
 
 

@@ -35,9 +35,11 @@ def main(args: argparse.Namespace) -> int:
             table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
             table.index += 1  # as all commands count
             table.insert(0, "label", named)
-            for name in ("point", "old_reward"):  # as `--trials` has them
+            for name in ("point", "old_feedback", "old_parts", "old_reward"):  # as in `--trials`
                 if any(name in trial for trial in trials):
-                    table.insert(1, name, [trial.get(name) for trial in trials])
+                    cells = [trial.get(name) for trial in trials]
+                    cells = [json.dumps(c) if isinstance(c, dict) else c for c in cells]
+                    table.insert(1, name, cells)
             print(table.to_csv(index_label="trial"), end="")
             return 0
         for trial, label in zip(trials, named, strict=True):

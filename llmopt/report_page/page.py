@@ -278,6 +278,8 @@ def _rows(
         each = note_of(attrs, "measurements")
         each = list(map(text_of, each)) if isinstance(each, list) else []
         facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
+        if said_before := text_of(note_of(attrs, "old_feedback")):
+            facts.append(f"Its feedback was: {said_before}")
         facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
         facts += [text_of(note_of(attrs, "deviation")), violations_in_words(broken)]

@@ -286,6 +286,8 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "corrected": trial.corrected or None,
         "old_reward": by_name(old[-1]) if old else None,
         "old_rewards": [by_name(each) for each in old] if len(old) > 1 else None,
+        "old_parts": (trial.was and dict(trial.was.parts)) or None,
+        "old_feedback": (trial.was and trial.was.feedback) or None,
         "feedback": trial.feedback or None,
         "explanation": trial.explanation or None,
         "warning": optimizer.doubt(trial) or None,
@@ -475,9 +477,9 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
         before = optimizer.trials[others["replaces"]]
-        if before.state != "withdrawn":  # its outcome was right
-            told = {**told, "reward": before.reward}
-            told |= {"failed": before.feedback} if before.reward is None else {}
+        before = before.was or before  # its outcome was right
+        told = {**told, "reward": before.reward}
+        told |= {"failed": before.feedback} if before.reward is None else {}
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     _check_reward(told.get("reward"))
