@@ -94,8 +94,9 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         A point that `ask` returned is matched by its values, in any order; any other
         valid point is recorded as the user's own, with a warning if it is none of the candidates or
-        has a number between two steps. With `instead_of` or `replaces` a number may also lie
-        beyond its bound, with a warning: `best` may be such a point, and no proposal is one.
+        has a number between two steps. With `instead_of` or `replaces`, and in a
+        point that was measured before, a number may also lie beyond its bound, with a warning:
+        `best` may be such a point, and no proposal is one.
         NaN, infinity and ``None`` count as a failed evaluation.
 
         Args:
@@ -136,8 +137,9 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         Raises:
             ParameterError: A value is of another kind, beyond its bound without `instead_of` and
-                `replaces`, or far beyond it; the message names the parameter. Or `instead_of` is
-                not pending, there is no trial `replaces`, or another trial has the point.
+                `replaces` at a new point, or far beyond it; the message names the parameter. Or
+                `instead_of` is not pending, there is no trial `replaces`, or another trial has the
+                point.
             RewardError: The reward is not a number, or not one for each objective;
                 `constraint_violation` or `stderr` is negative or not finite; or the trial has no
                 part that is to be removed.
@@ -198,6 +200,8 @@ class Results(Views, Account, Closing, Generic[Params]):
             rewards = [given[name] for name in self.metrics]
             reward = rewards if len(rewards) > 1 else rewards[0]
         first, count, names = self.directions[0], len(self.directions), self.metrics
+        if self._measured_before(params):
+            words["beyond"] = True
         result = checked_result(
             self.space, count, params, reward, direction=first, names=names, **words
         )
@@ -258,7 +262,19 @@ class Results(Views, Account, Closing, Generic[Params]):
         """Check a failure, and return what `tell_failure` would record."""
         if isinstance(reason, BaseException):
             reason = described(reason)
-        return Result(evaluated_point(self.space, params), None, str(reason))
+        values = evaluated_point(self.space, params, self._measured_before(params))
+        return Result(values, None, str(reason))
+
+    def _measured_before(self, params: Any) -> bool:
+        """Whether a point beyond a bound is that of a trial, so that it may be told again."""
+        try:
+            values = self.space.flatten(params, measured=True)
+        except ParameterError:
+            return False  # the caller reports it
+        if not self.space.deviation(values, steps=False):
+            return False
+        key, trials = self.space.key, without_withdrawn(self._journal.state.trials)
+        return key(values) in {key(t.values) for t in trials}
 
     def tell_as(self, result: Result, kind: Kind = "search") -> Trial[Params]:
         """Record a result that `read_result` or `read_failure` has checked, as one of a kind."""

@@ -499,3 +499,13 @@ def test_a_withdrawn_trial_is_named_and_comes_back_with_its_parts(searches):
     back = searches.tell("s", {}, 6.0, parts={"waste": None}, replaces=1)["trial"]
     assert (back["reward"], back["parts"], back["feedback"]) == (6.0, {"ee": 9}, "brown")
     assert "with its former part ee, feedback" in back["warning"]
+
+
+def test_a_point_beyond_a_bound_is_measured_again(searches):
+    create(searches, "s", SEARCH)
+    with pytest.raises(LLMOptError, match="is outside"):
+        searches.tell("s", {"x": 6, "k": 2}, 5.0)
+    (asked,) = searches.ask("s")["points"]
+    measured = {**asked["params"], "x": 6}
+    searches.tell("s", measured, 5.0, instead_of="p1")
+    assert searches.tell("s", measured, 6.0)["trial"]["params"] == measured

@@ -241,6 +241,8 @@ def test_it_is_recorded_from_the_shell(tmp_path, capsys):
     assert corrected["params"] == trial["params"]
     _, (shown,), _ = run("status", file, "--trials")
     assert shown["params"]["temp"] == 81.3
+    _, (again,), _ = run("tell", file, json.dumps(trial["params"]), "--reward", "9")
+    assert (again["params"], again["reward"]) == (trial["params"], 9)
     code, _, err = run("tell", file, '{"temp": 813, "eq": 1}', "--reward", "9")
     assert code == 2
     assert "instead_of" in err
@@ -295,3 +297,21 @@ def test_a_point_is_not_measured_in_place_of_itself():
     with pytest.raises(ParameterError, match="the same point"):
         optimizer.tell(point, 5.0, instead_of=point)
     assert optimizer.pending == [point]
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_point_beyond_a_bound_is_measured_again(noisy, tmp_path):
+    path = tmp_path / "s.jsonl"
+    with overshot(noisy=noisy, storage=path) as optimizer:
+        optimizer.tell(SET, 6.0)
+        optimizer.tell_failure(SET, "the pump broke")
+        (told,) = tell(optimizer, [{"params": SET, "reward": 7.0}])
+        assert (told["params"], told["state"]) == (SET, "complete")
+        with pytest.raises(ParameterError, match=r"`temp`=81\.4 is outside"):
+            optimizer.tell({**SET, "temp": 81.4}, 6.0)
+        for number in range(4):
+            optimizer.withdraw(trial=number)
+        with pytest.raises(ParameterError, match=r"`temp`=81\.3 is outside"):
+            optimizer.tell(SET, 6.0)  # it was a mistake
+    with make(noisy=noisy, storage=path) as optimizer:
+        assert len(optimizer.trials) == 4
