@@ -189,7 +189,7 @@ class Told(Event):
     seed: int | None = None
     ties: Sequence[float] = ()  # a code search breaks ties by them
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
-    instead_of: Sequence[Any] = ()  # the pending point that it was measured in place of
+    instead_of: Sequence[Any] = ()  # the point (pending, if not imported) whose place it took
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ row whose point is not in the space is refused.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +29,7 @@ from llmopt.history import Direction, Trial, without_withdrawn
 from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
-from llmopt.util.files import read_table
+from llmopt.util.files import read_json, read_table
 from llmopt.util.text import a_type, short
 
 Outcome = Literal["taken", "known", "completed", "corrected", "withdrawn", "refused"]
@@ -97,6 +98,9 @@ class Row:
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
     former: tuple[Any, ...] = ()  # see `_former`
+    asked: Mapping[str, Any] | None = (
+        None  # parameters of the point that it was measured instead of
+    )
 
 
 @dataclass
@@ -169,7 +173,8 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
-    return Row(space.named(trial.values), trial.reward, words, former=_former(trial))
+    asked = space.named(trial.instead_of) if trial.instead_of else None
+    return Row(space.named(trial.values), trial.reward, words, former=_former(trial), asked=asked)
 
 
 def _former(trial: Trial) -> tuple[Any, ...]:
@@ -186,10 +191,11 @@ def _of_study(study: Any) -> OtherSearch:
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
             words["parts"] = parts_of(trial.user_attrs)
-            moved = (note_of(trial.user_attrs, name) for name in ("instead_of", "deviation"))
-            words["beyond"] = any(note is not None for note in moved)
+            asked = note_of(trial.user_attrs, "instead_of")
+            words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
             reward = values[0] if values and len(values) == 1 else values
-            rows.append(Row(dict(trial.params), reward, words))
+            asked = asked if isinstance(asked, Mapping) else None
+            rows.append(Row(dict(trial.params), reward, words, asked=asked))
     directions = tuple(direction.name.lower() for direction in study.directions)
     return OtherSearch(f"the study {study.study_name!r}", rows, directions)
 
@@ -235,7 +241,10 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
             there = next(name for name in columns if name in row)
             trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
-    words["beyond"] = cells.pop("instead_of", None) is not None
+    asked = cells.pop("instead_of", None)
+    words["beyond"] = asked is not None
+    with contextlib.suppress(ValueError):  # any text says that it was measured there
+        asked = read_json(asked) if isinstance(asked, str) else asked
     for name in ("stderr", "constraint_violation"):
         if name in words:
             words[name] = _as_number(words[name])
@@ -247,7 +256,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     words["parts"] = {**parts, **numbers}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     point, withdrawn = prefixed if start else cells, state == "withdrawn"
-    return Row(point, _as_number(reward), words, trouble, blank, withdrawn)
+    asked = asked if isinstance(asked, Mapping) else None
+    return Row(point, _as_number(reward), words, trouble, blank, withdrawn, asked=asked)
 
 
 def _is_missing(value: Any) -> bool:
@@ -290,6 +300,7 @@ def read_rows(
             parts = {n: v for n, v in parts if _PARTS + n not in taken}
             words = {**row.words, "parts": parts}
             one = check(space.unflatten(values), row.reward, **words)
+            one = replace(one, instead_of=_asked_of(space, row, one.values))
         except (LLMOptError, TypeError) as error:
             rows[number] = ImportedRow(number, "refused", str(error))
             continue
@@ -323,6 +334,18 @@ def read_rows(
         rows[number] = ImportedRow(number, "taken", doubt)
         results[number] = one
     return [results[n] for n in sorted(results)], tuple(rows[n] for n in sorted(rows))
+
+
+def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:
+    """Return the point that a row was measured in place of, if it is another one of the space."""
+    if row.asked is None:
+        return None
+    whole = Row({**row.params, **row.asked}, None, blank=row.blank)
+    try:
+        asked = space.check(_values_of(space, whole, table=True))
+    except ParameterError:
+        return None  # of a wider space
+    return None if asked == measured else asked
 
 
 def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:

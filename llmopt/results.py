@@ -409,7 +409,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
                 part. An objective's own name can replace ``reward``. A row with none of the
-                reward columns is refused. One with a text in ``instead_of`` may lie beyond bounds.
+                reward columns is refused. One with a text in ``instead_of`` may lie beyond bounds;
+                as JSON it is the point that was asked for.
 
         Returns:
             The outcome of each row; print it.

@@ -448,9 +448,10 @@ def _stop(stop: Sequence[Any] | None) -> Stop | None:
 def _told(state: State, event: Told) -> State:
     values = state.space.from_json_values(event.values, measured=True)
     asked = state.space.from_json_values(event.instead_of) if event.instead_of else None
-    proposal, after = state.without(values if asked is None else asked, event.seed)
+    imported = event.kind == "imported"  # its asked point is of the other search
+    proposal, after = state.without(values if asked is None or imported else asked, event.seed)
     stop = state.stop
-    if proposal is None and asked is not None:
+    if proposal is None and asked is not None and not imported:
         raise ValueError("a point was measured in place of one that is not pending")
     if proposal is None and event.kind == "finalist":  # its first evaluation says who proposed it
         first = next((t for t in state.trials if t.values == values), None)

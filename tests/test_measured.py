@@ -105,6 +105,23 @@ def test_a_trial_beyond_a_bound_is_imported_from_another_search(tmp_path):
         assert optimizer.import_trials(source).counts == {"taken": 1}
         assert optimizer.best.params == SET
         assert optimizer.import_trials(source).counts == {"known": 1}
+        assert optimizer.best.instead_of == first.best.instead_of
+
+
+@pytest.mark.parametrize("asked", ['{"temp": 80}', {"temp": 80}, '{"temp": 79}', "80", "{}", ""])
+def test_a_table_says_what_was_asked_for(asked, tmp_path):
+    path, row = tmp_path / "s.jsonl", {**SET, "temp": 75, "cycles": 3, "acid": 0.01}
+    with make([ANSWER, ANSWER.replace("3", "4")], storage=path) as optimizer:
+        pending = optimizer.ask()
+        optimizer.import_trials([{**row, "reward": 1.0, "instead_of": asked}])
+        optimizer.ask()
+        assert "in place of your point" not in optimizer.client.requests[-1].text
+    with make(storage=path) as optimizer:
+        (trial,) = optimizer.trials
+        found = trial.instead_of and optimizer.space.named(trial.instead_of)
+        # No proposal is at 79, between two steps, and some text names no point.
+        assert found == ({**row, "temp": 80.0} if "80}" in str(asked) else None)
+        assert optimizer.pending[0] == pending == {**row, "temp": 80}  # it stays pending here
 
 
 def test_the_table_of_a_search_gives_the_same_trials(tmp_path, capsys):
@@ -131,6 +148,7 @@ def test_the_table_of_a_search_gives_the_same_trials(tmp_path, capsys):
             (t.params, t.reward) for t in first.trials[:3]
         ]
         assert second.import_trials(source).counts == {"known": 3, "withdrawn": 1}
+        assert [t.instead_of for t in second.trials] == [second.space.flatten(asked), None, None]
     plain = {**inside, "temp": 85, "reward": 1.0}
     assert make().import_trials([plain]).counts == {"refused": 1}
     assert make().import_trials([{**plain, "instead_of": "80"}]).counts == {"taken": 1}

@@ -253,7 +253,8 @@ class Log(Follower):
             if not self._wide:
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
-            moved += " (measured in place of your point)" if trial.instead_of else ""
+            yours = trial.instead_of is not None and trial.kind != "imported"
+            moved += " (measured in place of your point)" if yours else ""
             moved += " (its first result was wrong)" if trial.corrected else ""
             text = " | ".join([*cells, self._difference(trial) + moved])
             failed = trial.state == "failed"  # why is worth a line for ever
