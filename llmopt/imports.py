@@ -25,7 +25,7 @@ from llmopt.from_optuna import (
     violated,
     violation_of,
 )
-from llmopt.history import Direction, Trial, without_withdrawn
+from llmopt.history import Direction, Trial
 from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
@@ -75,11 +75,13 @@ class ImportReport:
 
     @property
     def all_refused(self) -> bool:
-        """Whether there are rows, and none could be taken."""
-        return bool(self.rows) and all(row.outcome == "refused" for row in self.rows)
+        """Whether there are rows beside withdrawn ones, and none could be taken."""
+        return {row.outcome for row in self.rows} - {"withdrawn"} == {"refused"}
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{n} {outcome}" for outcome, n in self.counts.items()) or "none"
+        out = {"withdrawn": " (not imported)"}
+        each = (f"{n} {outcome}{out.get(outcome, '')}" for outcome, n in self.counts.items())
+        counts = ", ".join(each) or "none"
         told = [row for row in self.rows if row.reason]
         lines = [f"row {row.number} {row.outcome}: {row.reason}" for row in told[:_SHOWN]]
         if len(told) > _SHOWN:
@@ -161,7 +163,7 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
 def _of_storage(path: Path) -> OtherSearch:
     state = stored_state(path)
     assert isinstance(state.space, Space)
-    rows = [_of_trial(trial, state.space) for trial in without_withdrawn(state.trials)]
+    rows = [_of_trial(trial, state.space) for trial in state.trials]
     options = state.started.identity["options"] if state.started else {}
     return OtherSearch(str(path), rows, state.directions, options.get("task"))
 
@@ -174,7 +176,14 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
     asked = space.named(trial.instead_of) if trial.instead_of else None
-    return Row(space.named(trial.values), trial.reward, words, former=_former(trial), asked=asked)
+    return Row(
+        space.named(trial.values),
+        trial.reward,
+        words,
+        former=_former(trial),
+        asked=asked,
+        withdrawn=trial.state == "withdrawn",
+    )
 
 
 def _former(trial: Trial) -> tuple[Any, ...]:
@@ -186,7 +195,7 @@ def _of_study(study: Any) -> OtherSearch:
     rows = []
     for trial in study.trials:
         state = trial.state.name
-        if state in ("COMPLETE", "FAIL", "PRUNED") and not note_of(trial.user_attrs, "withdrawn"):
+        if state in ("COMPLETE", "FAIL", "PRUNED"):
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
             words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
             words["constraint_violation"] = violation_of(violated(trial))
@@ -195,7 +204,8 @@ def _of_study(study: Any) -> OtherSearch:
             words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
             reward = values[0] if values and len(values) == 1 else values
             asked = asked if isinstance(asked, Mapping) else None
-            rows.append(Row(dict(trial.params), reward, words, asked=asked))
+            gone = bool(note_of(trial.user_attrs, "withdrawn"))
+            rows.append(Row(dict(trial.params), reward, words, withdrawn=gone, asked=asked))
     directions = tuple(direction.name.lower() for direction in study.directions)
     return OtherSearch(f"the study {study.study_name!r}", rows, directions)
 

@@ -429,7 +429,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                 self._record(result, "imported")
         report = ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
         if report.all_refused:
-            logger.warning("no row could be taken of %s: %s", report.source, rows[0].reason)
+            why = next(row.reason for row in rows if row.reason)
+            logger.warning("no row could be taken of %s: %s", report.source, why)
         return report
 
     async def atell(

@@ -141,17 +141,30 @@ def test_the_table_of_a_search_gives_the_same_trials(tmp_path, capsys):
     assert main(["status", str(path), "--csv"]) == 0
     table = tmp_path / "table.csv"
     table.write_text(capsys.readouterr().out)
-    for source in (table, frame):
+    for source in (table, frame, path, first.to_optuna()):
         second = make()
         assert second.import_trials(source).counts == {"taken": 3, "withdrawn": 1}
         assert [(t.params, t.reward) for t in second.trials] == [
             (t.params, t.reward) for t in first.trials[:3]
         ]
+        assert str(second.import_trials(source)).endswith(": 3 known, 1 withdrawn (not imported)")
         assert second.import_trials(source).counts == {"known": 3, "withdrawn": 1}
         assert [t.instead_of for t in second.trials] == [second.space.flatten(asked), None, None]
     plain = {**inside, "temp": 85, "reward": 1.0}
     assert make().import_trials([plain]).counts == {"refused": 1}
     assert make().import_trials([{**plain, "instead_of": "80"}]).counts == {"taken": 1}
+
+
+def test_an_import_counts_withdrawn_trials_beside_refused_ones(tmp_path, capsys, caplog):
+    path, file = tmp_path / "s.jsonl", tmp_path / "t.json"
+    with make(storage=path) as optimizer:
+        optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.withdraw(trial=0)
+        optimizer.tell(optimizer.trials[0].params, 2.0)
+    file.write_text('{"space": {"no": {"enum": [1]}}, "direction": "maximize", "model": "network"}')
+    assert main(["tell", str(file), "--import", str(path)]) == 2
+    assert ": 1 withdrawn (not imported), 1 refused\n" in capsys.readouterr().err
+    assert "s.jsonl: 'temp' is no parameter of the space" in caplog.text
 
 
 def test_a_trial_that_was_corrected_to_a_number_beyond_a_bound_is_imported_too(tmp_path):
