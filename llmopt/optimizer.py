@@ -110,6 +110,8 @@ class LLMOptimizer(Asks[Params]):
         sends none. Both may be called from several threads.
     """
 
+    _asks = True  # else nobody asks the model, and nothing is said of how it is asked
+
     # One for each form of a space: a type checker then knows what `ask` and `best` hold.
     @overload
     def __init__(
@@ -165,7 +167,7 @@ class LLMOptimizer(Asks[Params]):
         self._warmup_points = warmup_points(whole, given.warmup)
         self._start = start_points(whole, given.start)
         client = get_client(one_model(client, given.model))
-        asking = asking_of(client, prompt, given, seeded=given.seeded)
+        asking = asking_of(client, prompt, given, seeded=given.seeded, asks=self._asks)
         tool = laboratory(given, client, asking.prompt)
         self._asking = asking.with_tool(tool)
         self.n_warmup = len(self._warmup_points or ())
@@ -186,7 +188,7 @@ class LLMOptimizer(Asks[Params]):
             tool.folder = self._journal.arrays.folder
             if given.candidates is not None:
                 self.equip("")
-        if self.total is not None:
+        if self.total is not None and self._asks:
             self.check_asks(self.total, given=given.warmup != "auto")
         self._callbacks: Callbacks | None = None
         if callbacks := check_callbacks(given.callbacks):
@@ -194,7 +196,7 @@ class LLMOptimizer(Asks[Params]):
             # Without a reference to this optimizer: one that is dropped closes its file at once.
             self._model.observe = partial(self._callbacks.notify, "sent")
         if given.import_trials is not None:
-            report = self.import_trials(given.import_trials)
+            report = self.record_trials(given.import_trials)
             unread = any(row.reason for row in report.rows) or report.notes
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
@@ -348,3 +350,9 @@ class LLMOptimizer(Asks[Params]):
                 "its results to the original",
                 path,
             )
+
+
+class Recorder(LLMOptimizer[Any]):
+    """A search that is opened only to record or to read results."""
+
+    _asks = False

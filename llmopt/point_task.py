@@ -114,7 +114,9 @@ class Asking:
         return min(max(min(least, max(1, total // 2)), total // 10), NUMBERS_FIRST)
 
 
-def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = False) -> Asking:
+def asking_of(
+    client: Any, prompt: Any, options: AskOptions, *, seeded: bool = False, asks: bool = True
+) -> Asking:
     """Return how a client is asked for points, or raise where it cannot be asked so.
 
     Args:
@@ -122,6 +124,7 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
         prompt: See `llmopt.prompt.prompt_for`.
         options: See `AskOptions`.
         seeded: Whether a repeated point takes another seed.
+        asks: Whether to log what the model will lack.
 
     Raises:
         TemplateError: The prompt needs a description and there is none, or takes no Python.
@@ -138,13 +141,13 @@ def asking_of(client: Any, prompt: Any, options: AskOptions, *, seeded: bool = F
             "description=, or take prompt 'props'"
         )
     reads = capabilities.reads_description or isinstance(options.description, Composed)
-    if words and not reads and prompt.name not in _warned:
+    if asks and words and not reads and prompt.name not in _warned:
         _warned.add(prompt.name)
         logger.warning(
             "the prompt %r asks for numbers alone: the model reads no description of the task",
             prompt.name,
         )
-    if not words and capabilities.changes and facts.chats and "" not in _warned:
+    if asks and not words and capabilities.changes and facts.chats and "" not in _warned:
         _warned.add("")
         logger.warning(
             "description= says what you know of the task, the parameters and the results in words; "

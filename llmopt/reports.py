@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, StorageError
 from llmopt.journal import read_started
-from llmopt.optimizer import LLMOptimizer
+from llmopt.optimizer import LLMOptimizer, Recorder
 from llmopt.report_page.page import write_page
 from llmopt.to_optuna import PREFIX, study_of
 from llmopt.util.files import open_file, read_json_object, read_mapping, read_text
@@ -184,10 +184,10 @@ def stored_search(path: Path) -> LLMOptimizer[Any]:
     client = ScriptedClient.nobody(model)
     if (table := _table(path)) is not None:
         try:
-            return LLMOptimizer.load(path, client, **nobody, candidates=table)
+            return Recorder.load(path, client, **nobody, candidates=table)
         except (LLMOptError, OSError) as error:
             logger.warning("%s is read without its candidates: %s", path, error)
-    return LLMOptimizer.load(path, client, **nobody)
+    return Recorder.load(path, client, **nobody)
 
 
 def _table(path: Path) -> Any:

@@ -420,6 +420,13 @@ class Results(Views, Account, Closing, Generic[Params]):
             StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """
+        report = self.record_trials(source)
+        if report.all_refused:
+            logger.warning("no row could be taken of the %s", report)
+        return report
+
+    def record_trials(self, source: Any) -> ImportReport:
+        """Import trials as `import_trials` does, and log nothing."""
         names = [n for n in self.metrics if len(self.metrics) > 1 or n not in self.space.place]
         other = read_source(source, self.directions, names)
         with self._journal.lock:  # not as one step: each of its trials is
@@ -427,11 +434,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             results, rows = read_rows(self.space, other, trials, self.read_result)
             for result in results:
                 self._record(result, "imported")
-        report = ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
-        if report.all_refused:
-            why = next(row.reason for row in rows if row.reason)
-            logger.warning("no row could be taken of %s: %s", report.source, why)
-        return report
+        return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

@@ -700,3 +700,40 @@ def test_a_part_may_not_bear_the_name_of_an_objective(tmp_path, capsys):
     run(capsys, "tell", file, told)
     said = run(capsys, "tell", file, "--replaces", "1", "--part", "side=6", status=2)
     assert "'side' is an objective" in said
+
+
+def test_only_ask_says_how_the_model_is_asked(tmp_path, capsys, caplog, monkeypatch):
+    monkeypatch.setattr("llmopt.point_task._warned", set())
+    file = write(tmp_path, model="network", description="a pump", total=4, warmup=5)
+    run(capsys, "tell", file, '{"x": 1, "k": 2}', "--reward", "7")
+    for words in (["status"], ["status", "--trials"], ["enqueue", '{"k": 3}']):
+        assert main([words[0], file, *words[1:]]) == 0
+    assert main(["withdraw", file, "--trial", "1"]) == 0
+    capsys.readouterr()
+    assert caplog.text == ""
+    run(capsys, "ask", file)
+    assert caplog.text.count("asks for numbers alone") == 1
+    assert caplog.text.count("the model is never asked") == 1
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_warning_is_printed_once(noisy, tmp_path, capsys, caplog):
+    file = write(tmp_path, model="network", noisy=noisy)
+
+    def said(*words):
+        caplog.clear()
+        main(list(words))
+        return f"{caplog.text}{capsys.readouterr().err}"
+
+    point = '{"x": 1, "k": 2}'
+    said("tell", file, point, "--reward", "7")
+    assert said("tell", file, point, "--reward", "7").count("the point of trial #1") == 1
+    said("withdraw", file, "--trial", "1")
+    again = said("tell", file, "--replaces", "1", "--reward", "8")
+    assert again.count("trial #1 was withdrawn") == 1
+    seeded = str(tmp_path / "seeded.jsonl")
+    LLMOptimizer({"x": Float(0, 1)}, "network", seeded=True, storage=seeded).tell({"x": 0.5}, 7)
+    assert said("tell", seeded, '{"x": 0.5}', "--reward", "8").count("the point of trial #1") == 1
+    table = tmp_path / "t.csv"
+    table.write_text("x,k,reward\n99,1,3\n")
+    assert said("tell", file, "--import", str(table)).count("`x`=99 is outside") == 1

@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     optimizer = open_file(args.file, wait=args.wait, asks=False)
     with contextlib.closing(optimizer):
         if args.source:
-            report, before = optimizer.import_trials(args.source), len(optimizer.trials)
+            report, before = optimizer.record_trials(args.source), len(optimizer.trials)
             print(report, file=sys.stderr)
             if report.all_refused:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")

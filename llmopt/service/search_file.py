@@ -34,7 +34,7 @@ from llmopt.errors import (
 from llmopt.evaluations import written
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
-from llmopt.optimizer import LLMOptimizer
+from llmopt.optimizer import LLMOptimizer, Recorder
 from llmopt.packing import DataError
 from llmopt.reports import stored_search
 from llmopt.resume_check import arguments_of
@@ -67,7 +67,8 @@ def open_file(
     options: Sequence[str] = (),  # of the model, each ``name=value``
     packages: Sequence[str] = (),  # `compute_packages`, which no file may name
     wait: float = 0.0,  # seconds, for another process that has the file open
-    asks: bool = True,  # else a model that cannot be had does not matter to a search that has begun
+    asks: bool = True,  # else nothing is said of how its model is asked, and a model that cannot be
+    # had does not matter to a search that has begun
     reads: bool = False,  # whether it is only read: no file is made, and none is waited for
 ) -> LLMOptimizer[Any]:
     """Open a search for asking and telling.
@@ -101,7 +102,7 @@ def open_file(
                 options=options,
                 packages=packages,
                 wait=wait,
-                asks=asks or not storage.exists(),
+                asks=asks,
                 reads=reads,
             )
     if not path.exists():
@@ -165,9 +166,10 @@ def _open(
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
-    if not asks:  # it keeps the model and the prompt that it has, and runs no Python
+    kind = LLMOptimizer if asks and not reads else Recorder
+    if not asks and path is not None and path.exists():  # it keeps its model, and runs no Python
         arguments.pop("compute", None)
-        if path is not None and path.is_file() and path.stat().st_size:
+        if path.is_file() and path.stat().st_size:
             stored = _arguments(path)
             arguments = {**arguments, "client": stored["client"], "prompt": stored["prompt"]}
         arguments["client"] = _nobody(arguments.get("client"))
@@ -177,13 +179,13 @@ def _open(
             begun = _stored(path) if path is not None and os.path.lexists(path) else None
             if begun is not None:  # its points to start with may be no candidates any more
                 arguments.pop("start", None)
-            optimizer = LLMOptimizer(**arguments)  # whether the description is valid
+            optimizer: LLMOptimizer[Any] = kind(**arguments)  # whether the description is valid
             optimizer = begun or optimizer
             optimizer.first_trial = 1
             return optimizer
         while True:
             try:
-                optimizer = LLMOptimizer(storage=path, **arguments)
+                optimizer = kind(storage=path, **arguments)
                 optimizer.first_trial = 1
                 return optimizer
             except StorageInUseError:
@@ -403,8 +405,9 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
         raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
     for one in read:
         before = optimizer.repeated(one)
-        repeat = before and optimizer.repetition(one, before)
-        if repeat and optimizer.may_repeat:  # else it is logged
+        repeat = "" if before is None else optimizer.repetition(one, before)
+        logged = not optimizer.history.noisy or (before and before.state == "withdrawn")
+        if repeat and not logged:
             warn_user(repeat, UserWarning)
         trial = of_trial(optimizer, optimizer.tell_as(one))
         warnings = [text for text in (trial.get("warning"), repeat) if text]
