@@ -47,6 +47,7 @@ from llmopt.options import SearchOptions
 from llmopt.prompt import Prompt
 from llmopt.repeats import Merged
 from llmopt.space import Space
+from llmopt.space.fixed import Fixed
 from llmopt.state import State
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, short
@@ -529,9 +530,15 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         Those with some parameters are the last ones: a request completes each.
         """
-        state = self._journal.state
-        whole = [self.space.unflatten(p.values) for p in state.queue]
-        return [*whole, *(p.named() for p in state.partial)]
+        given = self.queued_proposals
+        return [
+            p.named() if isinstance(p, Fixed) else self.space.unflatten(p.values) for p in given
+        ]
+
+    @property
+    def queued_proposals(self) -> list[Proposal | Fixed]:
+        """What is behind `queued`: source and words of each point (a copy)."""
+        return [*self._journal.state.queue, *self._journal.state.partial]
 
     def seed_of(self, params: Any) -> int:
         """Return the seed with which to evaluate a point, in a search with ``seeded=True``.

@@ -139,7 +139,16 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     (asked,) = json.loads(shell("status"))["pending"]
     assert '"pending": []' in shell("withdraw", json.dumps(asked["params"]))
     shell("enqueue", '{"c": "z"}')
-    assert json.loads(shell("status"))["queued"] == [{"c": "z"}]
+    assert json.loads(shell("status"))["queued"] == [{"params": {"c": "z"}, "source": "user"}]
+    assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
+    point = {"t": 80, "c": "a"}
+    shell("enqueue", json.dumps(point), '{"c": "z"}', "--words", "a wish")
+    about = {"source": "user", "explanation": "a wish"}
+    assert json.loads(shell("status"))["queued"] == [
+        {"params": point, **about},
+        {"params": {"c": "z"}, **about},
+    ]
+    shell("withdraw", json.dumps(point))
     assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
     reason = ("--feedback", "wrong bottle")
     assert json.loads(shell("withdraw", "--trial", "1", *reason))["trials"] == 0

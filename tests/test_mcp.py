@@ -509,3 +509,16 @@ def test_a_point_beyond_a_bound_is_measured_again(searches):
     measured = {**asked["params"], "x": 6}
     searches.tell("s", measured, 5.0, instead_of="p1")
     assert searches.tell("s", measured, 6.0)["trial"]["params"] == measured
+
+
+def test_the_words_of_a_queued_point_are_shown(searches):
+    create(searches, "s", {**SEARCH, "start": [{"words": "now", "params": {"x": 1, "k": 2}}]})
+    queued = searches.enqueue("s", {"k": 3}, "an idea")["queued"]
+    assert [(p["params"], p["explanation"]) for p in queued] == [
+        ({"x": 1.0, "k": 2}, "now"),
+        ({"k": 3}, "an idea"),
+    ]
+    with open_file(searches._folder / "s.json", asks=False) as optimizer:
+        first, second = optimizer.queued_proposals
+        assert (first.explanation, second.words) == ("now", "an idea")
+        assert optimizer.queued == [{"x": 1.0, "k": 2}, {"k": 3}]

@@ -257,6 +257,14 @@ def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, A
     return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
 
 
+def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, Any]:
+    """Return a point that waits for a later ask, as JSON."""
+    if isinstance(point, Proposal):
+        return {k: v for k, v in of_proposal(optimizer, point).items() if k != "point"}
+    found = {"params": plain(optimizer.space.with_names(point.named())), "source": "user"}
+    return found | ({"explanation": point.words} if point.words else {})
+
+
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
     space, metrics = optimizer.space, optimizer.metrics
@@ -335,7 +343,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         **leaders(optimizer),
         **_recommended(optimizer),
         "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
-        "queued": [plain(optimizer.space.with_names(point)) for point in optimizer.queued],
+        "queued": [_queued(optimizer, point) for point in optimizer.queued_proposals],
         **waiting,
         **({"stopped": optimizer.stopped} if optimizer.stopped else {}),
         "usage": asdict(usage),
