@@ -460,17 +460,21 @@ class Asks(Results[Params]):
             ParameterError: The point is not in the space, or breaks a constraint.
             StorageError: The storage file could not be written. Nothing was queued.
         """
-        if not isinstance(words, str):
-            raise TypeError(f"words={words!r}: expected a string")
-        try:
-            event = Queued(self.space.to_json_values(point_to_ask(self.space, params)), words)
-        except ParameterError:
-            if not Fixed.some(self.space, params):
-                raise
-            event = Queued((), words, Fixed.of(self.space, params).to_json())
+        event = self.read_queued(params, words)
         if not self.may_repeat and (there := place_of(self._journal.state, event)):
             logger.warning("%s %s: it is queued again", short(params), there)
         self._journal.append(event)
+
+    def read_queued(self, params: Any, words: str = "") -> Queued:
+        """Check a point, and return what `enqueue` would record."""
+        if not isinstance(words, str):
+            raise TypeError(f"words={words!r}: expected a string")
+        try:
+            return Queued(self.space.to_json_values(point_to_ask(self.space, params)), words)
+        except ParameterError:
+            if not Fixed.some(self.space, params):
+                raise
+            return Queued((), words, Fixed.of(self.space, params).to_json())
 
     def withdraw(self, params: Any = None, *, trial: int | None = None, feedback: str = "") -> None:
         """Drop a point that you will not evaluate, or a trial that never happened.
@@ -495,10 +499,12 @@ class Asks(Results[Params]):
         if feedback and trial is None:
             raise ParameterError("withdraw(): feedback= is about a trial; give trial=, or omit it")
         with self._journal.lock:
-            event = self._withdrawal(self._journal.state, params, trial)
+            event = self.read_withdrawn(params, trial)
             self._journal.append(replace(event, feedback=clean(str(feedback))))
 
-    def _withdrawal(self, state: State, params: Any, trial: int | None) -> Withdrawn:
+    def read_withdrawn(self, params: Any, trial: int | None = None) -> Withdrawn:
+        """Check a point or a trial, and return what `withdraw` would record."""
+        state = self._journal.state
         if trial is not None:
             number, count = whole_number("trial", trial, 0) + 1, len(state.trials)
             if number > count:

@@ -576,7 +576,7 @@ def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
     assert point in lines
     assert "warning" not in searches.tell("mine", point, 1.0)["trial"]
     assert "nearest:" in searches.tell("mine", {"base": "KOH", "T": 40}, 1.0)["trial"]["warning"]
-    assert searches.withdraw("mine", trial=2)["trials"] == 1
+    assert searches.withdraw("mine", trial=2)["state"] == "withdrawn"
     searches.create_search(
         "other",
         {"T": {"type": "integer", "minimum": 0, "maximum": 9}},
@@ -600,7 +600,7 @@ def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, ca
     def run(*command, status=0):
         assert main(list(command)) == status
         out, err = capsys.readouterr()
-        whole = command[0] in ("enqueue", "status")
+        whole = command[0] == "status"
         return [json.loads(text) for text in ([out] if whole else out.splitlines())], err
 
     assert run("ask", "s.toml")[0][0]["params"] == {"base": "KOH", "T": 30}

@@ -137,10 +137,13 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
     assert '"c": "a"' in shell("ask")
     assert '"pending": [\n' in shell("status")
     (asked,) = json.loads(shell("status"))["pending"]
-    assert '"pending": []' in shell("withdraw", json.dumps(asked["params"]))
-    shell("enqueue", '{"c": "z"}')
-    assert json.loads(shell("status"))["queued"] == [{"params": {"c": "z"}, "source": "user"}]
-    assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
+    gone = json.loads(shell("withdraw", json.dumps(asked["params"])))
+    assert gone == {**asked, "state": "withdrawn"}
+    assert '"pending": []' in shell("status")
+    queued = {"params": {"c": "z"}, "source": "user"}
+    assert json.loads(shell("enqueue", '{"c": "z"}')) == queued
+    assert json.loads(shell("status"))["queued"] == [queued]
+    assert json.loads(shell("withdraw", '{"c": "z"}')) == {**queued, "state": "withdrawn"}
     point = {"t": 80, "c": "a"}
     shell("enqueue", json.dumps(point), '{"c": "z"}', "--words", "a wish")
     about = {"source": "user", "explanation": "a wish"}
@@ -148,10 +151,12 @@ def test_the_shell_fixes_misses_corrects_and_withdraws(tmp_path, monkeypatch, ca
         {"params": point, **about},
         {"params": {"c": "z"}, **about},
     ]
-    shell("withdraw", json.dumps(point))
-    assert json.loads(shell("withdraw", '{"c": "z"}'))["queued"] == []
+    shell("withdraw", json.dumps(point), '{"c": "z"}')
+    assert json.loads(shell("status"))["queued"] == []
     reason = ("--feedback", "wrong bottle")
-    assert json.loads(shell("withdraw", "--trial", "1", *reason))["trials"] == 0
+    gone = json.loads(shell("withdraw", "--trial", "1", *reason))
+    assert (gone["number"], gone["params"]["t"], gone["state"]) == (1, 79.6, "withdrawn")
+    assert '"trials": 0' in shell("status")
     assert '"feedback": "wrong bottle"' in shell("status", "--trials")
     for wrong, said in (
         (("--trial", "2"), "one of 1 trials, counted from 1"),

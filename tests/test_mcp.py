@@ -513,7 +513,9 @@ def test_a_point_beyond_a_bound_is_measured_again(searches):
 
 def test_the_words_of_a_queued_point_are_shown(searches):
     create(searches, "s", {**SEARCH, "start": [{"words": "now", "params": {"x": 1, "k": 2}}]})
-    queued = searches.enqueue("s", {"k": 3}, "an idea")["queued"]
+    one = searches.enqueue("s", {"k": 3}, "an idea")
+    queued = searches.status("s")["queued"]
+    assert queued[1:] == [one]
     assert [(p["params"], p["explanation"]) for p in queued] == [
         ({"x": 1.0, "k": 2}, "now"),
         ({"k": 3}, "an idea"),

@@ -375,8 +375,8 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert (failed["state"], failed["feedback"], failed["params"]["k"]) == ("failed", "broke", 5)
     (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")
     assert other["params"] == {**third["params"], "k": 9}
-    assert main(["withdraw", file, "p1"]) == 0
-    assert json.loads(capsys.readouterr().out)["pending"] == []
+    assert [p["point"] for p in run(capsys, "withdraw", file, "p1")] == ["p1"]
+    assert open_file(file, reads=True).pending == []
     said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
     assert "'p9' names no point (any more, if it was withdrawn)" in said
     assert "p3 has no result: add --reward X" in run(capsys, "tell", file, "p3", status=2)
@@ -513,6 +513,31 @@ def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     said = run(capsys, "withdraw", file, '{"k": 4}', status=2)
     assert "neither pending nor queued" in said
     assert "Queued: [{'x': 1.0, 'k': 2}, {'k': 3}]" in said
+
+
+def test_of_several_points_one_that_is_wrong_keeps_all_as_they_are(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    run(capsys, "ask", file, "-n", "2")
+    said = run(capsys, "enqueue", file, '{"x": 1, "k": 2}', '{"x": 9, "k": 2}', status=2)
+    assert "error: {'x': 9, 'k': 2}: `x`=9 is outside [-5.0, 5.0]" in said
+    assert said.endswith("Nothing was queued\n")
+    for command, done in (("enqueue", "queued"), ("withdraw", "withdrawn")):
+        assert f"Nothing was {done}" in run(capsys, command, file, "p1", "p9", status=2)
+    said = run(capsys, "withdraw", file, "p1", '{"x": 1, "k": 2}', status=2)
+    assert said.startswith("llmopt: error: {'x': 1, 'k': 2}: the point is neither pending nor")
+    assert "Nothing was withdrawn" in said
+    optimizer = open_file(file, reads=True)
+    assert (len(optimizer.queued), len(optimizer.pending)) == (0, 2)
+    found = run(capsys, "enqueue", file, '{"x": 1, "k": 2}', '{"k": 3}', "--words", "mine")
+    assert found == [
+        {"params": {"x": 1.0, "k": 2}, "source": "user", "explanation": "mine"},
+        {"params": {"k": 3}, "source": "user", "explanation": "mine"},
+    ]
+    found = run(capsys, "withdraw", file, "p2", '{"k": 3}')
+    assert [(one.get("point"), one["state"]) for one in found] == [
+        ("p2", "withdrawn"),
+        (None, "withdrawn"),
+    ]
 
 
 @pytest.mark.parametrize("command", [["ask"], ["status"], ["tell", "p1", "--reward", "1"]])

@@ -9,7 +9,7 @@ import re
 
 from llmopt.commands.ask import add_file_arguments
 from llmopt.errors import LLMOptError
-from llmopt.service.search_file import open_file, point_named, status
+from llmopt.service.search_file import enqueue, open_file
 from llmopt.util.files import read_json
 
 QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
@@ -52,10 +52,9 @@ def point_of(text: str) -> object:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Queue the points, and print where the search stands."""
+    """Queue all points, or none where one is wrong, and print them as JSON."""
     points = [point_of(text) for text in args.point]
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
-        for point in points:
-            optimizer.enqueue(point_named(optimizer, point), args.words)
-        print(json.dumps(status(optimizer), indent=2))
+        for line in enqueue(optimizer, points, args.words):
+            print(json.dumps(line), flush=True)
     return 0

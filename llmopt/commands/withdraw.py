@@ -8,7 +8,7 @@ import json
 
 from llmopt.commands.enqueue import add_points, point_of
 from llmopt.errors import LLMOptError
-from llmopt.service.search_file import open_file, status, withdraw
+from llmopt.service.search_file import open_file, withdraw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Drop the points, and print where the search stands."""
+    """Drop all points, or none where one is wrong, or a trial, and print them as JSON."""
     points = [point_of(text) for text in args.point]
     if args.trial is None and not points:
         raise LLMOptError("expected a point, such as p4, or --trial N")
@@ -37,6 +37,6 @@ def main(args: argparse.Namespace) -> int:
             "that you no longer want is withdrawn without --feedback"
         )
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
-        withdraw(optimizer, points, args.trial, args.feedback)
-        print(json.dumps(status(optimizer), indent=2))
+        for line in withdraw(optimizer, points, args.trial, args.feedback):
+            print(json.dumps(line), flush=True)
     return 0

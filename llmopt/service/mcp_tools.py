@@ -24,11 +24,11 @@ from llmopt.service.description import read_description
 from llmopt.service.search_file import (
     AGENT,
     MOST_DESCRIPTION,
+    enqueue,
     leaders,
     of_proposal,
     of_trial,
     open_described,
-    point_named,
     status,
     tell,
     withdraw,
@@ -385,8 +385,7 @@ class SearchFolder:
         Of a point with some parameters only, the model chooses the others.
         """
         with self._search(name) as optimizer:
-            optimizer.enqueue(point_named(optimizer, params), str(words)[:1000])
-            return status(optimizer)
+            return enqueue(optimizer, [params], str(words)[:1000])[0]
 
     def withdraw(
         self,
@@ -405,10 +404,8 @@ class SearchFolder:
             feedback: Why the trial is withdrawn, in words, for the model.
         """
         with self._search(name) as optimizer:
-            withdraw(
-                optimizer, [] if params is None else [params], trial, str(feedback)[:_MOST_TEXT]
-            )
-            return status(optimizer)
+            points = [] if params is None else [params]
+            return withdraw(optimizer, points, trial, str(feedback)[:_MOST_TEXT])[0]
 
     def status(self, name: str) -> dict[str, Any]:
         """Get the best trial, the pending and queued points, and the usage."""

@@ -6,10 +6,10 @@ import logging
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,9 +41,10 @@ from llmopt.resume_check import arguments_of
 from llmopt.service.description import read_description
 from llmopt.space.fixed import Fixed
 from llmopt.util.files import read_mapping
-from llmopt.util.text import cut, short
+from llmopt.util.text import cut, ended, short
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _PAUSE = 0.2  # seconds between two looks at a file that is in use
 _SUFFIX = ".jsonl"
@@ -422,10 +423,44 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})
 
 
+def enqueue(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], words: str = ""
+) -> list[dict[str, Any]]:
+    """Queue points, all of them or none, and return them as JSON."""
+    read = _each(optimizer, points, optimizer.read_queued, "queued")
+    for point, _ in read:
+        optimizer.enqueue(point, words)
+    space, found = optimizer.space, list[Proposal | Fixed]()
+    for _, event in read:
+        if event.fixed:
+            found.append(Fixed.read(space, event.fixed, words))
+        else:
+            found.append(Proposal(space.from_json_values(event.values), "user", words))
+    return [_queued(optimizer, point) for point in found]
+
+
+def _each(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], check: Callable[[Any], T], done: str
+) -> list[tuple[Any, T]]:
+    """Check all points before the first one is recorded; errors name them as they were given."""
+    found = []
+    for given in points:
+        try:
+            point = point_named(optimizer, given)
+            found.append((point, check(point)))
+        except LLMOptError as error:
+            said, several = str(error), len(points) > 1
+            if isinstance(error, ParameterError):  # it may begin with the call in Python
+                own = said.removeprefix(f"withdraw({short(point)}): ")
+                said = f"{short(given)}: {own}" if several or own != said else said
+            raise LLMOptError(f"{ended(said)} Nothing was {done}" if several else said) from error
+    return found
+
+
 def withdraw(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
-) -> None:
-    """Drop points, or a trial by its number from 1."""
+) -> list[dict[str, Any]]:
+    """Drop points, all of them or none, or a trial by its number from 1; return them as JSON."""
     if trial is not None and points:
         raise LLMOptError(f"got both {short(points[0])} and trial {short(trial)}: give one")
     if trial is None and not points:
@@ -437,13 +472,19 @@ def withdraw(
             "no longer want is withdrawn without `feedback`"
         )
     if trial is not None:
-        optimizer.withdraw(trial=_from_zero(optimizer, "trial", trial), feedback=feedback)
-    for given, point in [(given, point_named(optimizer, given)) for given in points]:
-        try:
-            optimizer.withdraw(point)
-        except ParameterError as error:  # it begins with the call in Python
-            said = str(error).removeprefix(f"withdraw({short(point)}): ")
-            raise LLMOptError(f"{short(given)}: {said}") from error
+        number = _from_zero(optimizer, "trial", trial)
+        optimizer.withdraw(trial=number, feedback=feedback)
+        return [of_trial(optimizer, optimizer.trials[number])]
+    found = []
+    for point, _ in _each(optimizer, points, optimizer.read_withdrawn, "withdrawn"):
+        pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
+        optimizer.withdraw(point)
+        left = [*optimizer.pending_proposals, *optimizer.queued_proposals, None]
+        places = zip([*pending, *queued], left, strict=True)
+        place = next(i for i, (before, after) in enumerate(places) if before is not after)
+        one = [of_proposal(optimizer, p) for p in pending] + [_queued(optimizer, p) for p in queued]
+        found.append(one[place] | {"state": "withdrawn"})
+    return found
 
 
 def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
