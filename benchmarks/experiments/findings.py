@@ -186,17 +186,17 @@ _NUMERIC = {
     "optuna-gp": "GP",
     "turbo": "TuRBO",
     "ars": "ARS",
-    "columns-gaussian": "a Gaussian in place of the model",
+    "columns-gaussian": "Gaussian samples, without a model",
 }
 _SUITE = ("cma", "cma-bipop", "optuna-tpe", "optuna-tpe-tuned", "optuna-gp", "turbo", "ars")
 _SAMPLERS = {"tpe": "TPE", "tpe-five": "TPE, 5 start-up trials", "gp": "GP"}
 _DESIGN = {
     "design-cma": "CMA-ES from the model's first design",
-    "design-near": "CMA-ES (small steps) from the model's first design",
+    "design-near": "CMA-ES with small steps, started at the model's first design",
     "design-tpe": "TPE from the model's first design",
     "controller": "hand-tuned controller",
 }
-_THEN_TPE = "TPE after the model's first answer"
+_THEN_TPE = "TPE, started with the model's first answer"
 _SAME = {*_DESIGN, *_LESS, "words", "plain", "compute"}
 """Rivals that are paired with the run of the same seed alone: they share its states or data."""
 
@@ -320,8 +320,8 @@ def reactions() -> Table:
 
 
 _METHODS = {
-    "laboratory": "llmopt, default settings",
-    "agent": "coding agent, same model",
+    "laboratory": "llmopt",
+    "agent": "coding agent",
     "cma": "CMA-ES",
 }
 

@@ -109,7 +109,7 @@ METHODS: Mapping[str, MethodSpec] = {
     "llm-props-plus": prompt_spec("{model} (props-plus)", "props-plus"),
     "llm-opro": prompt_spec("{model} (opro)", "opro"),
     "columns-gaussian": _sampler(
-        "a Gaussian in place of the model", GaussianGrammarClient, "columns"
+        "Gaussian samples, without a model", GaussianGrammarClient, "columns"
     ),
     "columns-network": _sampler("small network", NetworkClient, "columns"),
     "cma": _baseline("CMA-ES", partial(_cma, CMA), "cma"),

@@ -51,6 +51,6 @@ def budgets(lines: Iterable[Mapping[str, Any]], best: Mapping[str, float]) -> Ta
     for task, top in best.items():
         own = [found.get((task, method), ()) for method in methods]
         if any(own):
-            cells = (" / ".join(f"{v:.1f}" for v in medians(each)) for each in own)
+            cells = (", ".join(f"{v:.1f}" for v in medians(each)) for each in own)
             made.append([f"{task} ({top:.4g})", *cells])
     return Table.of(["table (best)", *(labels[method] for method in methods)], made)
