@@ -218,8 +218,34 @@ def test_the_skill_for_agents_is_short_and_its_examples_run(tmp_path):
     run([sys.executable, "other.py", "network"], tmp_path)  # a file of its own
     assert (tmp_path / "search.jsonl").read_bytes() == before
     (tmp_path / "third.json").write_text(search)
-    asked = run([sys.executable, "-m", "llmopt", "ask", "third.json"], tmp_path)
+    ask = [sys.executable, "-m", "llmopt", "ask", "third.json"]
+    refused = subprocess.run(ask, capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 2  # without --model no other model is asked in place of the agent
+    assert "asked only if you name it" in refused.stderr
+    asked = run([*ask, "--model", "folder:NAME-mail"], tmp_path)
     assert '"source": "user"' in asked
+
+
+@pytest.mark.parametrize("model", ["network", "folder:mail"])
+def test_the_loop_of_the_shell_ends_at_the_first_ask_or_tell_that_fails(model, tmp_path):
+    page = (ROOT / "docs" / "shell.md").read_text(encoding="utf-8")
+    search = re.findall(r"^```toml\n(direction.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    (loop,) = re.findall(r"^```bash\n(for .*?)^```", page, re.DOTALL | re.MULTILINE)
+    search = re.sub(r"model = .*", f'model = "{model}"', search).replace("max_cost = 1.0", "")
+    (tmp_path / "search.toml").write_text(search)
+    jq = "import json, sys\nfor x in sys.stdin: print(json.dumps(json.loads(x)['params']))"
+    for name, script in (
+        ("llmopt", f'echo $1 >> log; exec {sys.executable} -m llmopt "$@"'),
+        ("jq", f'exec {sys.executable} -c "{jq}"'),  # which ends with 0 on no input, as jq 1.6
+        ("build.sh", "echo >> builds; [ $(wc -l < builds) -lt 3 ] && echo 7 || echo 7 s"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", loop], cwd=tmp_path, env={**os.environ, "PATH": path})
+    run_commands = (tmp_path / "log").read_text().split()
+    tried = ["ask", "tell"] * 3 if model == "network" else ["ask"]
+    assert run_commands == [*tried, "status"]
 
 
 @pytest.mark.embedded
