@@ -244,13 +244,15 @@ class Asks(Results[Params]):
         ]
 
     def _gone(self, point: Proposal | Fixed) -> str:
-        """Say that a queued point is no candidate, after these have changed; else nothing."""
+        """Say that a queued point is not allowed, after the space has changed; else nothing."""
         if isinstance(point, Proposal):
+            if broken := self.space.broken(point.values):
+                return f"{short(self.space.labelled(point.values))} breaks {', '.join(broken)}"
             return self.space.outside(point.values)
         try:
             _ = point.inside
         except ParameterError:
-            return f"no candidate has {point}"
+            return f"no {'candidate' if self.space.candidates else 'point'} has {point}"
         return ""
 
     def _note_facts(self, state: State) -> State:
@@ -379,8 +381,10 @@ class Asks(Results[Params]):
             missing = n - ready - len(proposals)
             ended = outcome.stop is not None and not proposals and not ready
             queued: tuple[Proposal | Fixed, ...] = (*now.queue, *now.partial)
+            ways = ["add its row"] * (self.space.candidates is not None)
+            ways += ["lift the limit"] * bool(self.space.limits)
             outcome.warnings += [
-                f"a queued point waits: {gone}. Withdraw it, or add its row"
+                f"a queued point waits: {gone}. Withdraw it, or {' or '.join(ways)}"
                 for gone in map(self._gone, queued)
                 if gone
             ]
@@ -517,7 +521,7 @@ class Asks(Results[Params]):
         values: tuple[Any, ...] | None = None
         key = self.space.key
         if Fixed.some(self.space, params):
-            fixed = Fixed.of(self.space.whole, params)  # its rows may be gone
+            fixed = Fixed.of(self.space.bare, params)  # it need not be allowed any more
             if any(fixed.values == p.values for p in state.partial):
                 return Withdrawn(queued=False, fixed=fixed.to_json())
             same = [p.values for p in (*state.pending, *state.queue) if fixed.keeps(p.values)]

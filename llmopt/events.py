@@ -115,7 +115,7 @@ class Started(Event):
     """Which search this is, and who takes part; again whenever that changes."""
 
     format: int
-    identity: Json  # space, directions, seed, task; of these only candidates and noisy may change
+    identity: Json  # space, directions, seed, task; candidates, limits and noisy may change
     options: Json = field(default_factory=dict)  # may change in a resumed search
     facts: Json = field(default_factory=dict)  # of the model, the prompts and the workers
 

@@ -55,8 +55,9 @@ class Finals:
         since = self._since(trials)
         before = History(tuple(trials[: len(trials) - since]), (), optimizer.directions)
         ranked = Merged(optimizer.space.key).of(before).ranked
-        there, gone = optimizer.space.deviation, optimizer.space.outside
-        best = [t for t in ranked if not (there(t.values) or gone(t.values))][: self._count]
+        space = optimizer.space
+        wrong = space.deviation, space.outside, space.broken
+        best = [t for t in ranked if not any(of(t.values) for of in wrong)][: self._count]
         return [best[i % len(best)] for i in range(since, self.most)] if best else []
 
     def _since(self, trials: Sequence[Trial[Any]]) -> int:

@@ -162,8 +162,8 @@ class LLMOptimizer(Asks[Params]):
         self.directions, self.metrics = read_objectives(direction)
         self.seed, self._options = seed_or_fresh(seed), given
         self.batch_size = given.batch_size
-        # Those of a stored search, which `check_same` compares, need be no candidates any more.
-        whole = self.space if there is None else self.space.whole
+        # Those of a stored search, which `check_same` compares, need not be allowed any more.
+        whole = self.space if there is None else self.space.bare
         self._warmup_points = warmup_points(whole, given.warmup)
         self._start = start_points(whole, given.start)
         client = get_client(one_model(client, given.model))
@@ -218,7 +218,7 @@ class LLMOptimizer(Asks[Params]):
         """Have a journal say what search this is, unless its last event of this kind does."""
         now = self.started()
         if there is not None and there.identity["space"] != (space := now.identity["space"]):
-            # At once: with it, all points so far need be no candidates any more.
+            # At once: with it, all points so far need not be allowed any more.
             there = replace(there, identity={**there.identity, "space": space})
             journal.append(there)
         noisier = there is not None and there.identity["options"] != now.identity["options"]

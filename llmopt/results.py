@@ -257,6 +257,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                     f"{did_you_mean(name, before.parts)}"
                 )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
+        if before.values == result.values and "constraint_violation" not in given:
+            kept["violation"] = before.constraint_violation  # the limits may be others since
         return replace(result, **kept)
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:

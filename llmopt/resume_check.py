@@ -25,6 +25,7 @@ from llmopt.util.text import difference, short
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3  # differences that one message names
+_LIMITS = ("constraints", "forbidden")
 _HINTS = {
     "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
     "noisy": " (a search becomes noisy at any time, and stays so)",
@@ -41,8 +42,9 @@ def split_options(options: Mapping[str, Any]) -> tuple[Json, Json]:
 def check_same(there: Started, now: Started, path: object, *, seed_given: bool) -> None:
     """Raise unless a stored search means the same to the optimizer that resumes it.
 
-    Space, directions, task and beginning must be the same. How the model is asked may change, and
-    so may the table of candidates, and a search may become noisy; that is logged in one line.
+    Parameters, directions, task and beginning must be the same. How the model is asked may change,
+    and so may the table of candidates, constraints and forbidden combinations, and a search may
+    become noisy; that is logged in one line.
 
     Raises:
         StorageError: The search is another one; the message names the first differences.
@@ -62,6 +64,9 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
                 sizes = [f"{t['size']:,}" if t else "none" for t in tables]
                 text = f"other candidates (there {sizes[0]}, now {sizes[1]})"
                 (differences if None in tables else changes).append(text)
+            for part in _LIMITS:
+                if (was := old.get(part, [])) != (limits := new.get(part, [])):
+                    changes.append(f"other {part} (there {short(was)}, now {short(limits)})")
             differences += _space_differences(old, new)
         else:
             differences.append(f"{name} ({difference(old, new)}){_HINTS.get(name, '')}")
@@ -88,8 +93,9 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
 
 
 def _space_differences(there: Json, now: Json) -> list[str]:
-    """Return in what two spaces differ beside candidates, each written by `Space.to_dict`."""
-    there, now = ({**space, "candidates": None} for space in (there, now))
+    """Return in what two spaces differ beside what may change; both are of `Space.to_dict`."""
+    changing = dict.fromkeys(("candidates", *_LIMITS))
+    there, now = ({**space, **changing} for space in (there, now))
     old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
     texts = []
     for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):

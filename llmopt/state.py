@@ -291,8 +291,10 @@ def reduce(state: State, event: Event) -> State:
 
 
 def _started(state: State, event: Started) -> State:
-    before = state.started
-    if before is not None and before.identity.get("space") != event.identity.get("space"):
+    there, now = (
+        e and e.identity.get("space", {}).get("candidates") for e in (state.started, event)
+    )
+    if state.started is not None and there != now:
         state = replace(state, former=frozenset(state.keys))
     return replace(state, started=event)
 

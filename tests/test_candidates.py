@@ -539,14 +539,15 @@ class TestOtherTable:
             planned = Finals(2, 20).plan(optimizer)
             assert [trial.number for trial in planned] == [5, 4, 5, 4]
 
-    def test_constraints_stay(self, tmp_path):
+    def test_constraints_hold_beside_another_table_and_may_change(self, tmp_path, caplog):
         path, limit = tmp_path / "s.jsonl", ["T + conc <= 61"]
         with self.resumed(path, ROWS, constraints=limit) as optimizer:
             optimizer.tell(optimizer.ask(), 1.0)
         with self.resumed(path, ROWS[8:], constraints=limit) as optimizer:
             assert all(point["T"] <= 60 for point in all_of(optimizer))
-        with pytest.raises(StorageError, match="constraints"):
-            self.resumed(path, ROWS, constraints=["T + conc <= 50"])
+        with self.resumed(path, ROWS, constraints=["T + conc <= 50"]) as optimizer:
+            assert "constraints (there ['T + conc <= 61'], now ['T + conc <= 50'])" in caplog.text
+            assert all(point["T"] + point["conc"] <= 50 for point in all_of(optimizer))
 
 
 @needs_confinement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +27,10 @@ from llmopt import (
     StorageError,
 )
 from llmopt.adapters.optuna import LLMSampler
+from llmopt.cli import main
+from llmopt.errors import LLMOptError
 from llmopt.partners.cma import CMAPartner
+from llmopt.service.mcp_tools import SearchFolder
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
 LIMIT = "x + 2 * y <= 10"
@@ -278,10 +282,102 @@ class TestStart:
         assert copy.pending_proposals == loaded.pending_proposals
         with pytest.raises(StorageError, match="start "):
             made(storage=path)
-        with pytest.raises(StorageError, match="constraints"):
-            made(**{**options, "constraints": ()})
         with pytest.raises(TypeError, match="start"):
             LLMOptimizer.load(path, start=[])
+
+
+class TestOtherLimits:
+    """A search resumes with other constraints and forbidden combinations."""
+
+    SPACE: ClassVar = {"a": Int(1, 3), "kind": Categorical(["u", "v", "w"])}
+
+    def made(self, path, constraints=(), forbidden=(), replies=(), **options):
+        space = Space(self.SPACE, forbidden=forbidden)
+        options = {"prompt": "words", "compute": False, **options}
+        return made(replies, space, constraints=constraints, storage=path, **options)
+
+    def test_later_points_obey_and_old_trials_stay(self, tmp_path, caplog):
+        path, old = tmp_path / "s.jsonl", {"a": 3, "kind": "u"}
+        start = [{"a": 3, "kind": "v"}]
+        with self.made(path, start=start) as optimizer:
+            optimizer.tell(old, 9.0)
+            optimizer.tell(optimizer.ask(), 2.0)  # the start point
+            optimizer.enqueue({"a": 3, "kind": "w"})
+            pending = optimizer.ask()
+        caplog.clear()
+        limits = {"constraints": ["a <= 2"], "forbidden": [{"a": 1, "kind": "u"}], "start": start}
+        answers = [f"Start from: #1\nProposal: {p}" for p in ("a: 3, kind: u", "a: 2, kind: u")]
+        with self.made(path, **limits, replies=answers) as optimizer:
+            assert "resumes with other constraints (there [], now ['a <= 2']); other" in caplog.text
+            assert (optimizer.best.params, optimizer.best.reward) == (old, 9.0)
+            assert optimizer.pending == [pending]
+            assert optimizer.ask() == {"a": 2, "kind": "u"}
+            assert "- a <= 2" in optimizer.client.requests[0].text
+            assert "never a = 1 and kind = u together" in optimizer.client.requests[0].text
+            corrected = optimizer.tell(old, 8.0, replaces=0)
+            assert (corrected.constraint_violation, optimizer.best) == (0.0, corrected)
+        caplog.clear()
+        loaded = LLMOptimizer.load(path, ScriptedClient([]))
+        with self.made(path, **limits) as optimizer:
+            assert caplog.text == ""
+            assert loaded.space.to_dict() == optimizer.space.to_dict()
+            assert loaded.trials == optimizer.trials
+        with self.made(path, start=start) as optimizer:
+            optimizer.enqueue({"a": 3, "kind": "w"})
+
+    def test_a_queued_point_that_breaks_one_waits(self, tmp_path):
+        path, whole, part = tmp_path / "s.jsonl", {"a": 3, "kind": "u"}, {"a": 3}
+        with self.made(path, warmup=9) as optimizer:
+            optimizer.enqueue(whole)
+            optimizer.enqueue(part)
+        with self.made(path, ["a <= 2"], warmup=9) as optimizer:
+            with pytest.warns(FallbackWarning, match="a queued point waits") as said:
+                assert optimizer.ask()["a"] < 3
+            texts = [str(warning.message) for warning in said]
+            assert "u'} breaks a <= 2. Withdraw it, or lift the limit" in texts[0]
+            assert "no point has a = 3. Withdraw it" in texts[1]
+            assert optimizer.queued == [whole, part]
+            optimizer.withdraw(part)
+        with self.made(path, warmup=9) as optimizer:
+            assert optimizer.ask() == whole
+
+    def test_all_points_that_are_left_are_found(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        with self.made(path, warmup=9) as optimizer:
+            for a in (2, 3):
+                for kind in ("u", "v", "w"):
+                    optimizer.tell({"a": a, "kind": kind}, 1.0)
+        with self.made(path, ["a <= 2"], warmup=9) as optimizer:
+            points = [optimizer.ask() for _ in range(3)]
+            assert sorted(p["kind"] for p in points if p["a"] == 1) == ["u", "v", "w"]
+
+    def test_an_answer_that_was_paid_for_is_checked_by_the_new_ones(self, tmp_path):
+        path = tmp_path / "s.jsonl"
+        answers = ["a: 3, kind: u", "a: 1, kind: u"]
+        with self.made(path, replies=answers[:1], prompt="props") as optimizer:
+            optimizer._settle = lambda *_: 1 / 0  # a kill before the ask is recorded
+            with pytest.raises(ZeroDivisionError):
+                optimizer.ask()
+        with self.made(path, ["a <= 2"], replies=answers[1:], prompt="props") as optimizer:
+            assert optimizer.ask() == {"a": 1, "kind": "u"}
+
+    def test_the_shell_and_an_agent_change_them(self, tmp_path, capsys, caplog):
+        searches = SearchFolder(tmp_path, ("network",))
+        space = {"a": {"type": "integer", "minimum": 1, "maximum": 3}}
+        searches.create_search("s", space, "maximize")
+        searches.tell("s", {"a": 3}, 9.0)
+        assert searches.create_search("s", space, "maximize", constraints=["a<=2"])["trials"] == 1
+        points = [p["params"]["a"] for p in searches.ask("s", 2)["points"]]
+        assert sorted(points) == [1, 2]
+        file = tmp_path / "s.json"
+        described = json.loads(file.read_text())
+        assert described.pop("constraints") == ["a<=2"]
+        file.write_text(json.dumps({**described, "forbidden": [{"a": 2}]}))
+        caplog.clear()
+        assert main(["tell", str(file), '{"a": 1}', "--reward", "3"]) == 0
+        assert "other constraints (there ['a<=2'], now []); other forbidden" in caplog.text
+        with pytest.raises(LLMOptError, match="other direction"):
+            searches.create_search("s", space, "minimize")
 
 
 class TestOptuna:

@@ -175,7 +175,7 @@ class SearchFolder:
     ) -> dict[str, Any]:
         """Begin a search, or go on with one that was begun with the same arguments.
 
-        Only `candidates` may differ from those before.
+        Only `candidates`, `constraints` and `forbidden` may differ from those before.
 
         Args:
             name: Letters, digits, - and _.
@@ -221,7 +221,7 @@ class SearchFolder:
         if _read(described) != json.loads(text):
             there, here = _read(described), json.loads(text)
             other = [k for k in {**there, **here} if there.get(k) != here.get(k)]
-            if other != ["candidates"]:
+            if set(other) - {"candidates", "constraints", "forbidden"}:
                 raise LLMOptError(
                     f"there is another search {name!r}, with other {', '.join(other)} ({other[0]}: "
                     f"{short(there.get(other[0]))}): take another name, or give the same"

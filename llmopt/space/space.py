@@ -179,6 +179,13 @@ class Space:
         """The space without candidates."""
         return self if self.candidates is None else self._with(None)
 
+    @property
+    def bare(self) -> Space:
+        """The parameters alone, without candidates, constraints and forbidden combinations."""
+        made = self._with(None)
+        made._constrain(())
+        return made
+
     def outside(self, values: tuple[Value, ...], former: Collection[Any] = ()) -> str:
         """Say that a flat point is no candidate, and which is nearest; else nothing.
 
@@ -593,6 +600,9 @@ class Space:
 
     def tried(self, keys: Iterable[Hashable]) -> int:
         """Return how many keys are of points that can be proposed, without `deviation`."""
+        if self.limits and self.cardinality <= MOST_COUNTED:
+            there = set(keys)
+            return sum(self.key(point) in there for point in self.points())
         table = self._stock
         return sum((table is None or k in table) and not self.deviation(k) for k in keys)  # type: ignore[arg-type]
 
