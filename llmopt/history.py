@@ -320,6 +320,15 @@ class History:
         best = min(places, key=self._ranks.__getitem__, default=None)
         return None if best is None else self.complete[best]
 
+    def label(self, number: int) -> str:
+        """Return the ``#n`` that prompts and reports show for the point of a trial.
+
+        Args:
+            number: The trial's number from 0 in the order of recording.
+        """
+        point = next((t for t in self.trials if number in t.measurements), None)
+        return f"#{(number if point is None else point.number) + 1}"
+
     @property
     def objectives(self) -> tuple[str, ...]:
         """What readers call the objectives: their names, or ``reward``, or ``objective 1``, ..."""

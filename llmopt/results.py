@@ -228,12 +228,16 @@ class Results(Views, Account, Closing, Generic[Params]):
             return result
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":
-            wanted = " or ".join(f"#{n + 1} (Trial.number {n})" for n in same)
+            named = "number" if self.first_trial else "Trial.number"
+            here, *there = (
+                f"{self.history.label(n)} ({named} {n + self.first_trial})"
+                for n in (before.number, *same)
+            )
             raise ParameterError(
-                f"replaces: trial #{before.number + 1} (Trial.number {before.number}) is "
-                f"{short(before.params)} with reward {before.reward}, and the point given, "
-                f"{short(self.space.labelled(result.values))}, is that of {wanted}: give that "
-                f"number. If #{before.number + 1} was mistyped, withdraw it first"
+                f"replaces: trial {here} is {short(before.params)} with reward {before.reward}, "
+                f"and the point given, {short(self.space.labelled(result.values))}, is that of "
+                f"{' or '.join(there)}: give that number. If {here.split()[0]} was mistyped, "
+                "withdraw it first"
             )
         return self._corrected(result, before.was or before, words)
 
@@ -252,8 +256,9 @@ class Results(Views, Account, Closing, Generic[Params]):
             kept["parts"] = {**before.parts, **result.parts}
         for name in [part_name(name) for name, value in (changed or {}).items() if value is None]:
             if kept["parts"].pop(name, None) is None:
+                label = self.history.label(before.number)
                 raise RewardError(
-                    f"parts: trial #{before.number + 1} has no part {name!r} to remove; "
+                    f"parts: trial {label} has no part {name!r} to remove; "
                     f"{did_you_mean(name, before.parts)}"
                 )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
@@ -286,11 +291,12 @@ class Results(Views, Account, Closing, Generic[Params]):
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
             before = self._journal.state.trials[number] if number >= 0 else None
+            label = before and self.history.label(number)
             trial = self._record(result, kind).trials[number]
         if before is not None and before.values != trial.values:
             logger.warning(
-                "trial #%d was corrected to another point: it was %s with reward %s%s",
-                number + 1, self.space.labelled(before.values), before.reward,
+                "trial %s was corrected to another point: it was %s with reward %s%s",
+                label, self.space.labelled(before.values), before.reward,
                 "; it stays pending, too: withdraw it, or evaluate it"
                 * any(p.values == trial.values for p in self._journal.state.pending),
             )  # fmt: skip
@@ -340,8 +346,9 @@ class Results(Views, Account, Closing, Generic[Params]):
         moved, former = trial.instead_of is not None, self._journal.state.former
         wrong = doubt_of(self.space, trial.values, moved, former)
         return wrong and (
-            f"trial #{trial.number + 1}: {wrong}. It was recorded all the same; if that is a "
-            f"mistake, record the right point with replaces={trial.number + self.first_trial}"
+            f"trial {self.history.label(trial.number)}: {wrong}. It was recorded all the same; if "
+            "that is a mistake, record the right point with "
+            f"replaces={trial.number + self.first_trial}"
         )
 
     def repeated(self, result: Result) -> Trial[Any] | None:
@@ -357,8 +364,9 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def repetition(self, result: Result, before: Trial[Any]) -> str:
         """Say that a result records the point of an earlier trial again; see `repeated`."""
+        label = self.history.label(before.number)
         if before.state == "withdrawn":
-            said, was = f"trial #{before.number + 1} was withdrawn: it counts again", before.was
+            said, was = f"trial {label} was withdrawn: it counts again", before.was
             kept = [f"part {name}" for name in was.parts if name in result.parts] if was else []
             kept += ["feedback"] * bool(was and was.feedback and was.feedback == result.feedback)
             return said + f", with its former {', '.join(kept)}" * bool(kept)
@@ -366,7 +374,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
             return (
-                f"this is evaluation {made + 1} of the point of trial #{before.number + 1}: they "
+                f"this is evaluation {made + 1} of the point of trial {label}: they "
                 "count as one point with their mean reward. If it corrects that trial, withdraw "
                 f"trial={len(trials) + self.first_trial} and tell it with "
                 f"replaces={before.number + self.first_trial}"
@@ -380,7 +388,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             earlier = "a failure" if before.rewards is None else before.reward
             now = f"with another reward ({rewards}, before {earlier})"
         return (
-            f"the point of trial #{before.number + 1} was recorded again {now}: it counts as "
+            f"the point of trial {label} was recorded again {now}: it counts as "
             "another trial. If this is that trial's right result, tell it with "
             f"replaces={before.number + self.first_trial}; if rewards are noisy, set `noisy` to "
             "true"

@@ -489,6 +489,17 @@ def test_no_error_repeats_the_whole_of_a_long_word(searches):
         assert len(str(caught.value)) < 1000
 
 
+def test_a_trial_is_also_named_by_its_point(searches):
+    create(searches, "s", SEARCH | {"noisy": True})
+    for x, reward in ((1, 3.0), (1, 4.0), (2, 5.0)):
+        told = searches.tell("s", {"x": x, "k": 2}, reward)["trial"]
+    assert (told["number"], told["label"]) == (3, "#2")
+    assert searches.tell("s", {}, 6.0, replaces="#2")["trial"]["number"] == 3
+    gone = searches.withdraw("s", trial="#2")
+    assert (gone["number"], gone["label"], gone["params"]["x"]) == (3, "#2", 2.0)
+    assert [t["label"] for t in searches.trials("s")] == ["#1", "#1", "#2"]
+
+
 def test_a_withdrawn_trial_is_named_and_comes_back_with_its_parts(searches):
     create(searches, "s", SEARCH)
     searches.tell("s", {"x": 1, "k": 2}, 5.0, feedback="brown", parts={"ee": 9, "waste": 1})

@@ -462,7 +462,37 @@ def test_the_best_of_repeated_points_has_its_number_in_prompts_and_report(tmp_pa
     best = json.loads(capsys.readouterr().out)["best"]
     assert (best["number"], best["label"]) == (3, "#2")
     trials = run(capsys, "status", file, "--trials")
-    assert [t.get("label") for t in trials] == [None, "#1", "#2"]  # where it is another number
+    assert [t["label"] for t in trials] == ["#1", "#1", "#2"]
+
+
+def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
+    file = write(tmp_path, model="network", noisy=True)
+    first, second = run(capsys, "ask", file, "-n", "2")
+    for point, reward in (("p1", "70"), ("p1", "71"), ("p2", "90")):
+        (told,) = run(capsys, "tell", file, point, "--reward", reward)
+    assert (told["number"], told["label"]) == (3, "#2")
+    (right,) = run(capsys, "tell", file, "--replaces", "#2", "--reward", "80")
+    assert (right["number"], right["label"], right["params"]) == (3, "#2", second["params"])
+    (right,) = run(capsys, "tell", file, json.dumps({"replaces": "p2", "reward": 81}))
+    assert (right["number"], right["old_reward"]) == (3, 80)
+    said = run(capsys, "tell", file, "--replaces", "#1", "--reward", "8", status=2)
+    assert "replaces='#1': that point was measured 2 times; give the number" in said
+    assert "of one of these trials: 1, 2" in said
+    assert "trial='p1': that point was" in run(capsys, "withdraw", file, "--trial", "p1", status=2)
+    for wrong in ("#9", "p9", "x"):
+        said = run(capsys, "withdraw", file, "--trial", wrong, status=2)
+        assert "the name of a measured point, such as '#3' (in prompts) or 'p3'" in said
+    (moved,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "p2", "--reward", "80")
+    assert (moved["params"]["k"], moved["old_params"]) == (9, second["params"])
+    assert "trial #2 was corrected to another point" in caplog.text
+    (gone,) = run(capsys, "withdraw", file, "--trial", "#2")
+    assert (gone["number"], gone["label"], gone["params"]["k"]) == (3, "#2", 9)
+    (gone,) = run(capsys, "withdraw", file, "--trial", "2")
+    assert (gone["label"], gone["params"], gone["old_reward"]) == ("#1", first["params"], 71)
+    said = run(capsys, "withdraw", file, "--trial", "2", status=2)
+    assert "trial #2 was withdrawn before" in said
+    (right,) = run(capsys, "tell", file, "--replaces", "#1", "--reward", "72")
+    assert right["number"] == 1  # the other one was withdrawn
 
 
 def test_a_mean_is_printed_without_its_rounding_error(tmp_path, capsys):
@@ -755,7 +785,8 @@ def test_a_warning_is_printed_once(noisy, tmp_path, capsys, caplog):
     assert said("tell", file, point, "--reward", "7").count("the point of trial #1") == 1
     said("withdraw", file, "--trial", "1")
     again = said("tell", file, "--replaces", "1", "--reward", "8")
-    assert again.count("trial #1 was withdrawn") == 1
+    label = "#2" if noisy else "#1"  # prompts show it apart from the other measurement
+    assert again.count(f"trial {label} was withdrawn") == 1
     seeded = str(tmp_path / "seeded.jsonl")
     LLMOptimizer({"x": Float(0, 1)}, "network", seeded=True, storage=seeded).tell({"x": 0.5}, 7)
     assert said("tell", seeded, '{"x": 0.5}', "--reward", "8").count("the point of trial #1") == 1

@@ -7,7 +7,7 @@ import contextlib
 import json
 
 from llmopt.commands.ask import add_file_argument
-from llmopt.service.search_file import labels, of_trial, open_file, status
+from llmopt.service.search_file import numbered, open_file, status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +29,11 @@ def main(args: argparse.Namespace) -> int:
         if not args.csv and not args.trials:
             print(json.dumps(status(optimizer), indent=2))
             return 0
-        trials = [of_trial(optimizer, trial) for trial in optimizer.trials]
-        named = labels(optimizer)
+        trials = [numbered(optimizer, trial) for trial in optimizer.trials]
         if args.csv:
             table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
             table.index += 1  # as all commands count
-            table.insert(0, "label", named)
+            table.insert(0, "label", [t.get("label", f"#{t['number']}") for t in trials])
             for name in ("point", "old_feedback", "old_parts", "old_reward"):  # as in `--trials`
                 if any(name in trial for trial in trials):
                     cells = [trial.get(name) for trial in trials]
@@ -42,7 +41,6 @@ def main(args: argparse.Namespace) -> int:
                     table.insert(1, name, cells)
             print(table.to_csv(index_label="trial"), end="")
             return 0
-        for trial, label in zip(trials, named, strict=True):
-            same = label == f"#{trial['number']}"
-            print(json.dumps(trial if same else trial | {"label": label}))
+        for trial in trials:
+            print(json.dumps(trial))
     return 0

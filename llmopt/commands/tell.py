@@ -13,7 +13,7 @@ from llmopt.commands.ask import add_file_arguments
 from llmopt.commands.enqueue import QUOTED, point_of
 from llmopt.errors import LLMOptError
 from llmopt.evaluations import written
-from llmopt.service.search_file import of_trial, open_file, tell
+from llmopt.service.search_file import numbered, open_file, tell
 from llmopt.util.files import read_json
 from llmopt.util.text import counted
 
@@ -22,7 +22,12 @@ _OPTIONS = (
     ("--failed", "WHY", "why it could not be evaluated"),
     ("--feedback", "TEXT", "what was seen, in words"),
     ("--instead-of", "POINT", "the asked point that was to be measured; omit what is equal"),
-    ("--replaces", "N", "number of the trial whose result was wrong; omit what was right"),
+    (
+        "--replaces",
+        "N",
+        "number of the trial whose result was wrong, or its point ('#16' as prompts show it, or "
+        "p12); omit what was right",
+    ),
 )
 
 
@@ -78,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
             refused = report.counts.get("refused", 0)
             for trial in optimizer.trials[before - report.taken :]:
-                print(json.dumps(of_trial(optimizer, trial)), flush=True)
+                print(json.dumps(numbered(optimizer, trial)), flush=True)
         for line in tell(optimizer, results):
             print(json.dumps(line), flush=True)
     if refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 
 from llmopt.commands.enqueue import add_points, point_of
 from llmopt.errors import LLMOptError
@@ -16,9 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_points(parser, "*")
     parser.add_argument(
         "--trial",
-        type=int,
+        type=lambda text: int(text) if re.fullmatch(r"-?\d+", text) else text,
         metavar="N",
-        help="number of a trial that never happened, or that failed and is to be run again",
+        help="number of a trial that never happened, or that failed and is to be run again; or its "
+        "point: '#16' as prompts show it, or p12 as `ask` printed it",
     )
     parser.add_argument(
         "--feedback", metavar="TEXT", default="", help="why the trial is withdrawn, for the model"

@@ -26,8 +26,8 @@ from llmopt.service.search_file import (
     MOST_DESCRIPTION,
     enqueue,
     leaders,
+    numbered,
     of_proposal,
-    of_trial,
     open_described,
     status,
     tell,
@@ -342,7 +342,7 @@ class SearchFolder:
         data: str = "",
         parts: dict[str, float | None] | None = None,
         instead_of: dict[str, Any] | str | None = None,
-        replaces: int | None = None,
+        replaces: int | str | None = None,
     ) -> dict[str, Any]:
         """Record a point's result, or why it failed. Points that `ask` did not return are accepted.
 
@@ -360,7 +360,8 @@ class SearchFolder:
                 `replaces`, null removes one.
             instead_of: The pending point that `params` was measured in place of; `params` may omit
                 what is equal, and may then have a number beyond its range.
-            replaces: Number, from 1, of a trial whose result was wrong: it gets this one.
+            replaces: Number, from 1, of a trial whose result was wrong: it gets this one. Or its
+                point: "#16" as prompts show it, or "p12" as ask() named it.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
         told |= {"stderr": stderr, "constraint_violation": constraint_violation, "parts": parts}
@@ -391,7 +392,7 @@ class SearchFolder:
         self,
         name: str,
         params: dict[str, Any] | str | None = None,
-        trial: int | None = None,
+        trial: int | str | None = None,
         feedback: str = "",
     ) -> dict[str, Any]:
         """Drop a pending or queued point that you will not evaluate, or a trial told by mistake.
@@ -400,7 +401,7 @@ class SearchFolder:
             name: The search.
             params: The point; of a queued point with some parameters, these.
             trial: Number, from 1, of a trial that never happened, or that failed and is to be run
-                again.
+                again. Or its point: "#16" as prompts show it, or "p12" as ask() named it.
             feedback: Why the trial is withdrawn, in words, for the model.
         """
         with self._search(name) as optimizer:
@@ -416,7 +417,7 @@ class SearchFolder:
         """Get the latest trials, oldest first."""
         last = whole_number("last", last, 1, 1000)
         with self._search(name, reads=True) as optimizer:
-            return [of_trial(optimizer, t) for t in optimizer.trials[-last:]]
+            return [numbered(optimizer, t) for t in optimizer.trials[-last:]]
 
 
 def _read(path: Path) -> dict[str, Any]:

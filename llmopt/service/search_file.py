@@ -306,10 +306,13 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     return {k: v for k, v in found.items() if v is not None or k == "reward"}
 
 
-def labels(optimizer: LLMOptimizer[Any]) -> list[str]:
-    """Return for each trial ``#n``, the number of its point in prompts and reports."""
-    points = {n: point.number for point in optimizer.history for n in point.measurements}
-    return [f"#{points.get(n, n) + 1}" for n in range(len(optimizer.trials))]
+def numbered(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
+    """Return a trial as JSON, with the number of its point in prompts and reports as ``label``.
+
+    Where no points repeat, that is its own number.
+    """
+    history, found = optimizer.history, of_trial(optimizer, trial)
+    return found | ({"label": history.label(trial.number)} if history.noisy else {})
 
 
 def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
@@ -418,7 +421,10 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
         logged = not optimizer.history.noisy or (before and before.state == "withdrawn")
         if repeat and not logged:
             warn_user(repeat, UserWarning)
-        trial = of_trial(optimizer, optimizer.tell_as(one))
+        was = None if one.replaces is None else optimizer.trials[one.replaces]
+        trial = numbered(optimizer, optimizer.tell_as(one))
+        if was is not None and was.values != one.values:
+            trial["old_params"] = plain(optimizer.space.labelled(was.values))
         warnings = [text for text in (trial.get("warning"), repeat) if text]
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})
 
@@ -473,8 +479,10 @@ def withdraw(
         )
     if trial is not None:
         number = _from_zero(optimizer, "trial", trial)
+        before = numbered(optimizer, optimizer.trials[number])  # its label may be another one now
         optimizer.withdraw(trial=number, feedback=feedback)
-        return [of_trial(optimizer, optimizer.trials[number])]
+        after = numbered(optimizer, optimizer.trials[number])
+        return [after | {k: before[k] for k in ("label",) if k in before}]
     found = []
     for point, _ in _each(optimizer, points, optimizer.read_withdrawn, "withdrawn"):
         pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
@@ -488,13 +496,29 @@ def withdraw(
 
 
 def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
-    """Return the number from 0 of a trial whose number here counts from 1."""
-    count = len(optimizer.trials)
-    if type(value) is not int or not 1 <= value <= count:
+    """Return the number from 0 of a trial, which counts from 1 here.
+
+    It may also be named by its point: ``"#16"`` as in prompts, or ``"p12"`` as `ask` printed it.
+    """
+    trials, count = optimizer.trials, len(optimizer.trials)
+    if type(value) is int and 1 <= value <= count:
+        return value - 1
+    named = [t for t in trials if t.asked and f"p{t.asked}" == value]
+    labels = [optimizer.history.label(t.number) for t in trials]
+    there = [t for t in trials if labels[t.number] in (value, *(labels[n.number] for n in named))]
+    there = without_withdrawn(there) or there
+    if len(there) > 1:
+        numbers = ", ".join(str(t.number + 1) for t in there)
         raise LLMOptError(
-            f"{name}={short(value)}: expected the `number` of one of {count} trials, counted from 1"
+            f"{name}={short(value)}: that point was measured {len(there)} times; give the number "
+            f"of one of these trials: {numbers}"
         )
-    return value - 1
+    if not there:
+        raise LLMOptError(
+            f"{name}={short(value)}: expected the `number` of one of {count} trials, counted from "
+            "1, or the name of a measured point, such as '#3' (in prompts) or 'p3' (of `ask`)"
+        )
+    return there[0].number
 
 
 def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
