@@ -139,8 +139,8 @@ class Results(Views, Account, Closing, Generic[Params]):
         Raises:
             ParameterError: A value is of another kind, beyond its bound without `instead_of` and
                 `replaces` at a new point, or far beyond it; the message names the parameter. Or
-                `instead_of` is not pending, there is no trial `replaces`, or another trial has the
-                point.
+                `instead_of` is not pending, or `params` beside it is; there is no trial
+                `replaces`, or another trial has the point.
             RewardError: The reward is not a number, or not one for each objective;
                 `constraint_violation` or `stderr` is negative or not finite; or the trial has no
                 part that is to be removed.
@@ -207,18 +207,13 @@ class Results(Views, Account, Closing, Generic[Params]):
             self.space, count, params, reward, direction=first, names=names, **words
         )
         state = self._journal.state
-        if result.instead_of is not None and state.without(result.instead_of)[0] is None:
-            raise ParameterError(
-                f"instead_of={short(words['instead_of'])}: {no_longer(state, queued=False)} "
-                "Without instead_of=, tell() records any point of the space"
-            )
+        if result.instead_of is not None:
+            _check_place(state, result, words["instead_of"])
         if result.replaces is not None and result.replaces >= len(state.trials):
             raise ParameterError(
                 f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
                 "expected the number of the trial whose result was wrong"
             )
-        if result.instead_of == result.values:
-            raise ParameterError("instead_of= is the same point as the one given: leave it out")
         before, key = None, self.space.key
         if result.replaces is not None:
             before = state.trials[result.replaces]
@@ -653,3 +648,20 @@ def no_longer(state: State, queued: bool = True) -> str:
         f"the point is {where}: ask() did not return it, it has a result, or it was withdrawn. "
         f"{len(state.pending)} points are pending."
     )
+
+
+def _check_place(state: State, result: Result, asked: Any) -> None:
+    """Raise if a point cannot have been measured in place of the one that `ask` returned."""
+    assert result.instead_of is not None
+    if state.without(result.instead_of)[0] is None:
+        raise ParameterError(
+            f"instead_of={short(asked)}: {no_longer(state, queued=False)} "
+            "Without instead_of=, tell() records any point of the space"
+        )
+    if result.instead_of == result.values:
+        raise ParameterError("instead_of= is the same point as the one given: leave it out")
+    if state.without(result.values)[0] is not None:
+        raise ParameterError(
+            "instead_of=: the point given is pending, too: record its result without "
+            "instead_of=, and withdraw the other point if you will not evaluate it"
+        )

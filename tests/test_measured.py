@@ -291,6 +291,16 @@ def test_a_number_that_the_type_of_an_array_cannot_hold_is_refused(dtype, most):
             space.flatten([wrong], measured=True)
 
 
+def test_a_pending_point_is_not_measured_instead_of_another_one():
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, "network", seed=0)
+    first, second = optimizer.ask(2)
+    with pytest.raises(ParameterError, match="the point given is pending, too: record its result"):
+        optimizer.tell(second, 1.0, instead_of=first)
+    assert optimizer.pending == [first, second]
+    optimizer.tell(second, 1.0)
+    optimizer.tell({"x": 0.5}, 1.0, instead_of=first)
+
+
 def test_a_correction_of_a_withdrawn_trial_says_so(caplog):
     for noisy in (False, True):
         optimizer = overshot(noisy=noisy)

@@ -436,6 +436,14 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
         assert trial.parts == {"yield": 60}
 
 
+def test_one_pending_point_does_not_take_the_place_of_another(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    run(capsys, "ask", file, "-n", "2")
+    said = run(capsys, "tell", file, "p2", "--instead-of", "p1", "--reward", "80", status=2)
+    assert "the point given is pending, too: record its result without" in said
+    assert len(open_file(file, reads=True).pending) == 2
+
+
 def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplog):
     file = write(tmp_path, model="network", noisy=True)
     (point,) = run(capsys, "ask", file)
