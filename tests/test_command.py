@@ -255,6 +255,27 @@ def test_a_limit_with_an_exit_status_is_one_and_a_warning_of_it_none(status):
         assert (caught.value.exhausted, caught.value.permanent) == (limited, limited)
 
 
+def test_what_ended_a_program_is_quoted_beside_its_warnings():
+    says = "import sys; print(sys.argv[1]); print(sys.argv[2], file=sys.stderr); sys.exit(1)"
+    warns = "(node:1) ExperimentalWarning: SQLite is experimental"
+    for said, quoted in (
+        ("usage limit reached, resets at 5pm", "usage limit reached, resets at 5pm"),
+        ("no such option", f"{warns} (standard output: no such option)"),
+    ):
+        with pytest.raises(ClientError) as caught:
+            CommandClient([sys.executable, "-c", says, said, warns]).complete(ASK)
+        assert caught.value.exhausted is (said == quoted)
+        assert f"failed with exit status 1: {quoted}. Log in" in str(caught.value)
+
+
+def test_a_request_that_the_program_repeats_is_no_notice():
+    echo = "import sys; sys.stderr.write(sys.stdin.read()); sys.exit(1)"
+    asked = CommandClient([sys.executable, "-c", echo])
+    with pytest.raises(ClientError) as caught:
+        asked.complete(Request((Message("user", "#1 failed: the usage limit of the valve\nx: 1"),)))
+    assert not caught.value.exhausted
+
+
 def test_a_usage_limit_is_said_once(log, capfd):
     model = client("limited", variables="LLM_LOG")
     with pytest.warns(RuntimeWarning, match="limit reached") as warned:
@@ -351,6 +372,8 @@ def test_a_failed_call_is_repeated_once(log):
         ("read ECONNRESET", 1),
         ("Rate limit exceeded. Try again in 20 seconds", 1),
         ("Rate limit exceeded. Try again in 1 minute", 0),
+        ("API Error: Request timed out.", 1),
+        ("getaddrinfo EAI_AGAIN api.anthropic.com", 1),
     ],
 )
 def test_a_short_overload_is_waited_out_with_growing_pauses(notice, status):

@@ -28,6 +28,7 @@ from typing import IO, NamedTuple
 
 from llmopt.client import command_guard
 from llmopt.client.base import Completion, Reply, Request
+from llmopt.client.command_notices import notice, replaces_answer
 from llmopt.client.http.api_keys import Secret, hide, redact
 from llmopt.client.http.retry import RUN_AGAIN
 from llmopt.client.payment import priced
@@ -45,31 +46,7 @@ SIGN_SECONDS = 30.0
 
 _POLL_SECONDS, _GUARD_SECONDS = 0.1, 10.0  # the guard waits a second before it kills
 _IN_A_ROW = 3  # equal failures of a program that did answer: more than a request and its repeat
-# Of a subscription, for hours: Claude Code, Codex and Gemini CLI say so.
-_LIMIT = re.compile(
-    r"(usage|session|weekly|hour) limit|limit reached|(hit|reached|exhausted|exceeded) your"
-    r" [\w ]*(limit|quota)|quota exceeded|too many requests|credit balance is too low"
-    r"|out of (extra )?(usage|credits)|try again in (([5-9]|\d{2,}) ?m(in|\b)|\d+ ?(hour|h\b|day))",
-    re.IGNORECASE,
-)
-# Of a limit that is not reached yet.
-_WARNING = re.compile(r"(used \d\d?% of|approaching) (your )?[\w -]*?limit", re.IGNORECASE)
-_LOGIN = re.compile(
-    r"run /?login|not logged in|log ?in required|token has expired|please (log|sign) in",
-    re.IGNORECASE,
-)
-# It ends within minutes, as an HTTP 503 does. A number alone may be a value of an answer.
-_BUSY = re.compile(
-    r"overloaded|(temporarily|service) unavailable|rate limit exceeded"
-    r"|try again (shortly|in (a (moment|minute|few)|\d+ ?s|[1-4] ?m(in|\b)))"
-    r"|connection (was )?(reset|lost|error)|network error|ECONNRESET"
-    r"|(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(503|529)\b",
-    re.IGNORECASE,
-)
-# As a point has it; "API Error: 429" has none.
-_VALUE = re.compile(r"\b(?!error\b)[a-z_][\w.]*\s*[:=]\s*[\"'+\-.\d]", re.IGNORECASE)
-_NO_ANSWER = 300  # most characters of a notice in place of an answer
-_SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of standard error that an error quotes
+_SAID_BYTES, _SAID_CHARACTERS = 20_000, 300  # the end of an output that an error reads and quotes
 _SHARED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_\w+|XDG_\w+|SSL_CERT_(FILE|DIR)"
     r"|NODE_EXTRA_CA_CERTS|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
@@ -299,24 +276,21 @@ class CommandClient:
             said = self._read(answer, 0, MOST_BYTES)
             problem = self._problem(reached, process.returncode, said, limit)
             if problem:
-                told = self._read(errors, max(0, _size(errors) - _SAID_BYTES), _SAID_BYTES) or said
-                raise self._failure(problem, reached, process.returncode, said, told)
+                ends = [self._read_end(file) for file in (answer, errors)]
+                raise self._failure(problem, reached, process.returncode, ends, text)
         self._answered, self._failures = True, []
         return Completion(hide(clean(said), _secrets()))
 
     def _failure(
-        self, problem: str, reached: str | None, status: int | None, said: str, told: str
+        self, problem: str, reached: str | None, status: int | None, ends: list[str], request: str
     ) -> ClientError:
-        """Return the error of a run without an answer, by its output and what it told of it."""
-        told = " ".join(redact(told, _secrets()).split())
-        all_said = _WARNING.sub("", f"{said} {told}")
-        limited = reached is None and _LIMIT.search(all_said) is not None
-        login = reached is None and _LOGIN.search(f"{said} {told}") is not None
-        last = f"{said[-_SAID_CHARACTERS:]} {told[-_SAID_CHARACTERS:]}"
-        busy = reached is None and not (limited or login) and _BUSY.search(last)
-        told = f": {'…' * (len(told) > _SAID_CHARACTERS)}{told[-_SAID_CHARACTERS:]}"
-        told = f"{self.name} {problem}{told if len(told) > 2 else ''}"
-        if busy:
+        """Return the error of a run without an answer, by the ends of its outputs."""
+        ends = [redact(end, _secrets()) for end in ends]
+        found = notice(*ends, request=request) if reached is None else None
+        limited, login = (found is not None and found.kind == kind for kind in ("limit", "login"))
+        quote = _quoted(*ends) if found is None else found.line
+        told = f"{self.name} {problem}{': ' * bool(quote)}{quote}"
+        if found is not None and found.kind == "busy":
             error = ClientError(told, retryable=True, status=503)
             error.exhausted = True  # if it outlasts all patience
             return error
@@ -360,16 +334,15 @@ class CommandClient:
             )
         if reached:
             return f"wrote more than {MOST_BYTES:,} bytes, and was ended"
-        if not reached and status:
+        if status:
             signal = f" (ended by signal {status - 128})" if status > 128 else ""
             return f"failed with exit status {status}{signal}"
-        notice = said.strip()
-        if not notice:
+        if not said.strip():
             return "answered nothing on standard output"
-        refuses = any(words.search(notice) for words in (_LIMIT, _LOGIN, _BUSY))
-        if refuses and len(notice) <= _NO_ANSWER and not _VALUE.search(notice):
-            return "gave no answer"
-        return ""
+        return "gave no answer" if replaces_answer(said) else ""
+
+    def _read_end(self, file: IO[bytes]) -> str:
+        return self._read(file, max(0, _size(file) - _SAID_BYTES), _SAID_BYTES)
 
     @staticmethod
     def _read(file: IO[bytes], start: int, most: int) -> str:
@@ -385,6 +358,15 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def _quoted(said: str, told: str) -> str:
+    """Return the ends of standard output and standard error, as an error quotes them."""
+    both = bool(said.strip() and told.strip())
+    most, texts = _SAID_CHARACTERS // (1 + both), []
+    for text in (" ".join(told.split()), " ".join(said.split())):
+        texts.append("…" * (len(text) > most) + text[-most:])
+    return texts[0] + " (standard output: " * both + texts[1] + ")" * both
 
 
 def _size(file: IO[bytes]) -> int:
