@@ -299,7 +299,7 @@ def read_rows(
     # Corrected rows come last: an equal trial of another row is no earlier result of theirs.
     for number, row in sorted(enumerate(source.rows, 1), key=lambda pair: bool(pair[1].former)):
         if row.withdrawn:
-            rows[number] = ImportedRow(number, "withdrawn")
+            rows[number] = ImportedRow(number, "withdrawn", _imported_before(space, row, known))
             continue
         try:
             if row.trouble:
@@ -344,6 +344,21 @@ def read_rows(
         rows[number] = ImportedRow(number, "taken", doubt)
         results[number] = one
     return [results[n] for n in sorted(results)], tuple(rows[n] for n in sorted(rows))
+
+
+def _imported_before(space: Space, row: Row, known: Mapping[Any, list[Trial]]) -> str:
+    """Say which trial has the result of a withdrawn one, if one was imported before."""
+    if not row.former or row.former[0] is None:
+        return ""
+    try:
+        there = known[space.key(_values_of(space, row, table=False))]
+    except ParameterError:
+        return ""
+    same = next((trial for trial in there if trial.rewards == row.former[0]), None)
+    if same is None:
+        return ""
+    there.remove(same)
+    return f"trial #{same.number + 1} has its result: withdraw that, too, if it is wrong"
 
 
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:
