@@ -747,6 +747,42 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     )
 
 
+@pytest.mark.parametrize("direction", [{"ee": "maximize"}, {"ee": "maximize", "cost": "minimize"}])
+def test_a_table_has_the_names_of_choices_and_former_rewards_as_numbers(
+    direction, tmp_path, capsys
+):
+    pandas = pytest.importorskip("pandas")
+    names = {"PMe3": "CP(C)C", "1": "[H]", "none": None, "a, b": "C"}
+    space = {"ligand": {"enum": names}, "x": SPACE["x"]}
+    file = write(tmp_path, model="network", space=space, direction=direction)
+    run(capsys, "ask", file)
+    for number, name in enumerate([*names, "PMe3"]):
+        rewards = dict.fromkeys(direction, number)
+        point = {"ligand": name, "x": number / 7}
+        told = {"params": point, "reward": rewards}
+        if name == "1":
+            told["instead_of"] = "p1"
+        run(capsys, "tell", file, json.dumps(told))
+    run(capsys, "tell", file, json.dumps({"replaces": 1, "reward": dict.fromkeys(direction, 9)}))
+    assert main(["status", file, "--csv"]) == 0
+    table = tmp_path / "search.csv"
+    table.write_text(capsys.readouterr().out)
+    read = pandas.read_csv(table, dtype=str, keep_default_na=False)
+    assert read["params_ligand"].tolist() == [*names, "PMe3"]
+    assert json.loads(read["instead_of"][1])["ligand"] in names
+    olds = [column for column in read if column.startswith("old_reward")]
+    assert olds == (["old_reward"] if len(direction) == 1 else ["old_reward_ee", "old_reward_cost"])
+    assert read[olds].values.tolist() == [["0.0"] * len(olds), *[[""] * len(olds)] * 4]
+    before = open_file(file, reads=True).trials
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other", model="network", space=space, direction=direction)
+    assert len(run(capsys, "tell", other, "--import", str(table))) == 5
+    after = open_file(other, reads=True).trials
+    assert [(t.values, t.rewards, t.instead_of) for t in after] == [
+        (t.values, t.rewards, t.instead_of) for t in before
+    ]
+
+
 def test_status_names_the_number_with_which_a_doubtful_trial_is_corrected(tmp_path, capsys):
     space = {"x": {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 1}}
     file = write(tmp_path, model="network", space=space)

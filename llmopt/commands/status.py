@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from llmopt.commands.ask import add_file_argument
 from llmopt.service.search_file import numbered, open_file, status
+from llmopt.space import Categorical
+
+if TYPE_CHECKING:
+    import pandas
+
+    from llmopt.optimizer import LLMOptimizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,16 +39,38 @@ def main(args: argparse.Namespace) -> int:
             return 0
         trials = [numbered(optimizer, trial) for trial in optimizer.trials]
         if args.csv:
-            table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
-            table.index += 1  # as all commands count
-            table.insert(0, "label", [t.get("label", f"#{t['number']}") for t in trials])
-            for name in ("point", "old_feedback", "old_parts", "old_reward"):  # as in `--trials`
-                if any(name in trial for trial in trials):
-                    cells = [trial.get(name) for trial in trials]
-                    cells = [json.dumps(c) if isinstance(c, dict) else c for c in cells]
-                    table.insert(1, name, cells)
-            print(table.to_csv(index_label="trial"), end="")
+            print(_table(optimizer, trials).to_csv(index_label="trial"), end="")
             return 0
         for trial in trials:
             print(json.dumps(trial))
     return 0
+
+
+def _table(optimizer: LLMOptimizer[Any], trials: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Return the trials, which are also given as JSON, in the form that the shell shows."""
+    table = optimizer.trials_dataframe().drop(columns="number", errors="ignore")
+    table.index += 1  # as all commands count
+    for name, dimension in zip(optimizer.space.names, optimizer.space.dimensions, strict=True):
+        if isinstance(dimension, Categorical) and dimension.named and f"params_{name}" in table:
+            table[f"params_{name}"] = [trial["params"].get(name) for trial in trials]
+    if "instead_of" in table:
+        cells = zip(table["instead_of"], trials, strict=True)
+        asked = [json.dumps(t["instead_of"]) if "instead_of" in t else cell for cell, t in cells]
+        table["instead_of"] = asked
+    table.insert(0, "label", [t.get("label", f"#{t['number']}") for t in trials])
+    for name in ("point", "old_feedback", "old_parts"):  # as in `--trials`
+        if any(name in trial for trial in trials):
+            given = [trial.get(name) for trial in trials]
+            table.insert(1, name, [json.dumps(c) if isinstance(c, dict) else c for c in given])
+    if any("old_reward" in trial for trial in trials):
+        count = len(optimizer.directions)
+        names = [f"old_reward_{name}" for name in optimizer.metrics or range(count)]
+        for place, name in enumerate(names if count > 1 else ["old_reward"]):
+            table.insert(1 + place, name, [_old(trial, count)[place] for trial in trials])
+    return table
+
+
+def _old(trial: Mapping[str, Any], count: int) -> list[float | None]:
+    """Return the rewards that a trial had before, one for each objective."""
+    old = trial.get("old_reward", [None] * count)
+    return list(old.values()) if isinstance(old, dict) else old if isinstance(old, list) else [old]
