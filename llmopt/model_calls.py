@@ -27,7 +27,6 @@ from llmopt.events import Asked, Called, Computed, Event, Failed, Json, Replied
 from llmopt.history import Usage
 from llmopt.state import Run, State, reduce
 from llmopt.util.text import a_type
-from llmopt.util.threads import SEARCH_DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -335,14 +334,10 @@ class Scope:
                 owner.note(Failed())
                 raise
 
-        def failed(error: ClientError, attempt: int) -> None:
+        def failed(error: ClientError) -> None:
             spent = error.requests, error.unpriced, error.cost or 0.0, error.estimated
             owner.note(Failed(*spent, error=str(error)[:1000]))
-            if not error.retryable:  # its caller reports it
-                return
-            if SEARCH_DEADLINE.get().left:
-                logger.warning("%s: attempt %d failed: %s", client_name(client), attempt, error)
-            if error.unpriced or error.estimated:
+            if error.retryable and (error.unpriced or error.estimated):
                 owner.limits.check(owner.journal.spent, most)  # before it is sent once more
 
         calls = None if limit is None else limit - owner.journal.spent.requests

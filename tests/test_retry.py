@@ -75,7 +75,7 @@ def test_back_off_doubles_within_its_bounds_by_the_generator():
     assert seen[-1] == seen[-2]
 
 
-def test_every_failure_is_reported_before_the_wait():
+def test_every_failure_is_reported_before_the_wait_and_its_length_is_logged(caplog):
     events: list[object] = []
     errors = [busy(), busy(), busy()]
     with pytest.raises(ClientError) as caught:
@@ -84,10 +84,18 @@ def test_every_failure_is_reported_before_the_wait():
             REQUEST,
             most_calls=3,
             sleep=lambda seconds: events.append("wait"),
-            on_failure=lambda error, attempt: events.append((error, attempt)),
+            on_failure=events.append,
         )
-    assert events == [(errors[0], 1), "wait", (errors[1], 2), "wait", (errors[2], 3)]
+    assert events == [errors[0], "wait", errors[1], "wait", errors[2]]
     assert caught.value is errors[2]
+    assert [m.partition(" failed: ")[0][-9:] for m in caplog.messages] == ["attempt 1", "attempt 2"]
+    assert all("busy. Trying again in " in message for message in caplog.messages)
+    caplog.clear()
+    _, waits = asked(ScriptedClient([turned_down()] * 99))
+    for number, message in enumerate(caplog.messages):
+        left = 300 - sum(waits[: number + 1])
+        assert message.endswith(f"in {waits[number]:.0f} s, and for up to {left:.0f} s more")
+    assert len(caplog.messages) == len(waits)
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +23,6 @@ from llmopt.util.text import clean, cut
 
 _SHOWN_CHARACTERS = 400
 _MORE_ROOM = 8
-logger = logging.getLogger(__name__)
 
 
 def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
@@ -38,10 +36,8 @@ def check(client: Client, prompt: str = "auto") -> tuple[str, bool]:
     query = made.prepare(_situation(model))
     failed: list[int] = []  # requests
 
-    def note(error: ClientError, attempt: int) -> None:
+    def note(error: ClientError) -> None:
         failed.append(error.requests)
-        if error.retryable:  # its caller reports it
-            logger.warning("%s: attempt %d failed: %s", model.name, attempt, error)
 
     replies = [complete_with_retries(client, query.request, on_failure=note)]
     completion = replies[0].completions[0]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 
-from llmopt.client.base import Client, Reply, Request
+from llmopt.client.base import Client, Reply, Request, client_name
 from llmopt.errors import ClientError, SearchStopped
+from llmopt.util.text import ended
 from llmopt.util.threads import SEARCH_DEADLINE
 
 BUSY_STATUS = frozenset({429, 503, 529})
 RUN_AGAIN = "then run the same again: a study or storage= goes on from here"
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
+logger = logging.getLogger(__name__)
 
 
 def complete_with_retries(
@@ -23,7 +26,7 @@ def complete_with_retries(
     most_calls: int | None = None,
     sleep: Callable[[float], None] = time.sleep,
     rng: random.Random | None = None,
-    on_failure: Callable[[ClientError, int], None] | None = None,
+    on_failure: Callable[[ClientError], None] | None = None,
     call: Callable[[Request], Reply] | None = None,  # replaces the client's `complete`
 ) -> Reply:
     """Send a request, and retry while the error is retryable.
@@ -39,8 +42,8 @@ def complete_with_retries(
     that may be charged without an answer (`ClientError.unpriced`) is repeated at most once. A
     request that the client has `adapted` to its model is repeated immediately.
 
-    `most_calls` limits the calls. `on_failure` is called with every error and the number of its
-    attempt, from 1, before any wait.
+    `most_calls` limits the calls. `on_failure` is called with every error, before any wait. Each
+    error that is followed by a retry is logged, with the wait.
 
     Raises:
         ClientError: The error of the last attempt; its message states the number of attempts. An
@@ -59,8 +62,6 @@ def complete_with_retries(
         try:
             return client.complete(request) if call is None else call(request)
         except ClientError as error:
-            if on_failure is not None:
-                on_failure(error, attempt)
             busy = error.status in BUSY_STATUS
             failed += not (busy or error.adapted)
             calls += max(1, error.requests)
@@ -71,7 +72,15 @@ def complete_with_retries(
                 wait = max(wait, error.retry_after)
             capped = error.retryable and most_calls is not None and calls >= most_calls
             too_long = wait > (patience if busy else _LONGEST_WAIT)
-            if not error.retryable or capped or failed >= attempts or given_up > 1 or too_long:
+            final = not error.retryable or capped or failed >= attempts or given_up > 1 or too_long
+            patience -= wait if busy else 0.0
+            if not final and deadline.left:
+                name, most = client_name(client), f", and for up to {patience:.0f} s more" * busy
+                said = "%s: attempt %d failed: %s Trying again in %.0f s%s"
+                logger.warning(said, name, attempt, ended(str(error)), wait, most)
+            if on_failure is not None:
+                on_failure(error)
+            if final:
                 if not deadline.left:  # which may have ended the call
                     raise SearchStopped(deadline.why) from error
                 if attempt > 1 or capped:
@@ -83,5 +92,4 @@ def complete_with_retries(
                         note += f". Wait until it is over, {RUN_AGAIN}"
                     error.args = (note.lstrip(), *error.args[1:])
                 raise
-            patience -= wait if busy else 0.0
             sleep(min(wait, deadline.left))
