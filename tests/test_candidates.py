@@ -589,6 +589,46 @@ def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):
         searches.create_search("third", None, "maximize", candidates="../table.csv")
 
 
+@pytest.mark.parametrize("wrong", ["FOO,30\n", "KOH,x\n", "KOH,30\n", None])
+def test_results_are_recorded_while_the_table_is_wrong(
+    wrong, tmp_path, monkeypatch, capsys, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    stock, table = tmp_path / "stock.csv", "base,T\nKOH,30\nEt3N,30\nEt3N,45\n"
+    stock.write_text(table)
+    (tmp_path / "s.toml").write_text(
+        'candidates = "stock.csv"\ndirection = "maximize"\nmodel = "network"\n'
+        '[space]\nbase = {enum = ["KOH", "Et3N"]}\n'
+        'T = {type = "number", minimum = 20, maximum = 80}\n'
+    )
+    assert main(["ask", "s.toml", "-n", "3"]) == 0
+    stock.unlink() if wrong is None else stock.write_text(table + wrong)
+    said = "candidates" if wrong else "stock.csv"
+    for command in (
+        ["tell", "s.toml", "p1", "--reward", "1"],
+        ["tell", "s.toml", "p2", "--reward", "2"],
+        ["tell", "s.toml", "--replaces", "1", "--reward", "3"],
+        ["withdraw", "s.toml", "p3"],
+        ["withdraw", "s.toml", "--trial", "2"],
+        ["status", "s.toml"],
+        ["status", "s.toml", "--trials"],
+    ):
+        caplog.clear()
+        assert main(command) == 0, command
+        (warning,) = caplog.messages
+        assert "without its candidates" in warning
+        assert said in warning
+    for command in (["ask", "s.toml"], ["enqueue", "s.toml", '{"base": "KOH", "T": 31}']):
+        assert main(command) == 2
+    assert "candidates" in capsys.readouterr().err
+    stock.write_text(table)
+    assert main(["ask", "s.toml"]) == 0
+    capsys.readouterr()
+    assert main(["status", "s.toml"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["trials"], found["best"]["reward"], len(found["pending"])) == (1, 3, 1)
+
+
 def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.chdir(tmp_path)
     table = [f"{base},{t}\n" for base in ("KOH", "K3PO4", "Et3N") for t in (30, 45)]
@@ -622,15 +662,16 @@ def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, ca
     assert (told[0]["number"], "warning" in told[0]) == (2, False)
     assert "resumes with other candidates (there 4, now 1)" in caplog.text
     stock.write_text("base,T\nCs2CO3,30\n")
-    assert (
-        "begin a new file with `space`" in run("tell", "s.toml", "p4", "--failed", "", status=2)[1]
-    )
+    assert "begin a new file with `space`" in run("ask", "s.toml", status=2)[1]
+    caplog.clear()
+    run("tell", "s.toml", "p4", "--failed", "")
+    assert "begin a new file with `space`" in caplog.messages[0]
     stock.write_text("base,T\n")
     assert "the table is empty" in run("ask", "s.toml", status=2)[1]
     for gone in ("s.toml", "stock.csv"):
         (tmp_path / gone).unlink()
     (found,), err = run("status", "s.jsonl")
-    assert (found["trials"], len(found["pending"]), len(found["queued"]), err) == (2, 3, 1, "")
+    assert (found["trials"], len(found["pending"]), len(found["queued"]), err) == (3, 2, 1, "")
     if importlib.util.find_spec("plotly"):
         assert main(["report", "s.jsonl"]) == 0
         page = (tmp_path / "report.html").read_text()

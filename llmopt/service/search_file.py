@@ -37,8 +37,9 @@ from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer, Recorder
 from llmopt.packing import DataError
 from llmopt.reports import stored_search
-from llmopt.resume_check import arguments_of
+from llmopt.resume_check import arguments_of, parameters_of, started_there
 from llmopt.service.description import read_description
+from llmopt.space import Space
 from llmopt.space.fixed import Fixed
 from llmopt.util.files import read_mapping
 from llmopt.util.text import cut, ended, short
@@ -168,20 +169,12 @@ def _open(
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
     kind = LLMOptimizer if asks and not reads else Recorder
-    if not asks and path is not None and path.exists():  # it keeps its model, and runs no Python
-        arguments.pop("compute", None)
-        if path.is_file() and path.stat().st_size:
-            stored = _arguments(path)
-            arguments = {**arguments, "client": stored["client"], "prompt": stored["prompt"]}
-        arguments["client"] = _nobody(arguments.get("client"))
+    if not asks and path is not None and path.exists():
+        arguments = _with_own_model(arguments, path)
     until, said = time.monotonic() + wait, False
     try:
         if reads:
-            begun = _stored(path) if path is not None and os.path.lexists(path) else None
-            if begun is not None:  # its points to start with may be no candidates any more
-                arguments.pop("start", None)
-            optimizer: LLMOptimizer[Any] = kind(**arguments)  # whether the description is valid
-            optimizer = begun or optimizer
+            optimizer = _to_read(kind, arguments, path)
             optimizer.first_trial = 1
             return optimizer
         while True:
@@ -201,10 +194,61 @@ def _open(
                     )  # fmt: skip
                     said = True
                 time.sleep(_PAUSE)
+            except LLMOptError:
+                arguments = {} if asks else _without_table(arguments, path)
+                if not arguments:
+                    raise
     except (TypeError, ValueError) as error:
         if isinstance(error, LLMOptError):
             raise
         raise LLMOptError(str(error)) from error
+
+
+def _with_own_model(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the arguments with which a stored search keeps its model, and runs no Python."""
+    found = {name: value for name, value in arguments.items() if name != "compute"}
+    if path.is_file() and path.stat().st_size:
+        stored = _arguments(path)
+        found |= {"client": stored["client"], "prompt": stored["prompt"]}
+    return found | {"client": _nobody(found.get("client"))}
+
+
+def _to_read(
+    kind: type[LLMOptimizer[Any]], arguments: dict[str, Any], path: Path | None
+) -> LLMOptimizer[Any]:
+    """Open a search only to read it."""
+    begun = _stored(path) if path is not None and os.path.lexists(path) else None
+    if begun is not None:  # its points to start with may be no candidates any more
+        arguments.pop("start", None)
+    try:
+        optimizer = kind(**arguments)  # whether the description is valid
+    except LLMOptError:
+        if begun is None or not _fault_of_table(arguments, path):  # of which there was a warning
+            raise
+        return begun
+    return begun or optimizer
+
+
+def _without_table(arguments: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """Return the arguments of a stored search if its table of candidates is at fault; else none."""
+    if path is None or not (fault := _fault_of_table(arguments, path)):
+        return {}
+    logger.warning("%s is used without its candidates: %s", path, fault)
+    own = {"compute_packages": arguments["compute_packages"]}
+    return _with_own_model(_arguments(path) | own, path)
+
+
+def _fault_of_table(arguments: Mapping[str, Any], path: Path | None) -> str:
+    """Say why a table of candidates cannot be used, as while its user edits it; else nothing."""
+    if "candidates" not in arguments:
+        return ""
+    space, constraints = arguments["space"], arguments.get("constraints", ())
+    known = parameters_of(started_there(path))
+    try:
+        Space.among(space, arguments["candidates"], constraints, known)
+    except LLMOptError as error:
+        return str(error)
+    return ""
 
 
 def _nobody(model: Any) -> Any:
