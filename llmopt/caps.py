@@ -9,7 +9,7 @@ from llmopt.errors import BudgetExceededError
 from llmopt.history import Usage
 from llmopt.util.arguments import whole_number
 
-_REMEDY = "raise the cap to continue; every trial and every paid reply is kept"
+_REMEDY = "raise the cap to continue"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Limits:
                 f"assign limits with max_unpriced={spent.unpriced} (and a max_cost that leaves "
                 "room for it), or cap requests or tokens instead (max_cost=inf, or on the command "
                 "line --max-cost inf --max-tokens N). A larger timeout= of the client may prevent "
-                "this; every trial and every paid reply is kept"
+                "this"
             )
         if spent.cost is None:
             raise BudgetExceededError(

@@ -80,8 +80,8 @@ class StorageInUseError(StorageError):
 class BudgetExceededError(LLMOptError):
     """A cap on requests, tokens or cost was reached before a request was sent.
 
-    Nothing is lost: every trial and every paid reply is kept, and the optimizer
-    continues once the cap is raised.
+    The optimizer keeps its trials and paid replies, and continues once the cap is raised. After
+    the end of the process, only a search with ``storage=`` (or a stored study) does.
     """
 
 

@@ -17,7 +17,7 @@ import pytest
 from llmopt import Float, LLMOptimizer, Reply, ScriptedClient, maximize
 from llmopt.cli import main
 from llmopt.client import CommandClient, Message, Request, get_client
-from llmopt.client.command import COMMANDS, MOST_BYTES
+from llmopt.client.command import _PROVIDERS, COMMANDS, MOST_BYTES
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.errors import (
     BudgetExceededError,
@@ -193,8 +193,8 @@ def test_a_cap_on_cost_is_refused_and_one_on_requests_kept(log):
     with LLMOptimizer(SPACE, capped, warmup=0, seed=1, max_requests=2, compute=False) as search:
         for _ in range(2):
             search.tell(search.ask(), 1.0)
-        with pytest.raises(BudgetExceededError):
-            search.ask()
+        with pytest.raises(BudgetExceededError, match=r"raise the cap to continue$"):
+            search.ask()  # nothing of a search without storage= is kept
         assert search.usage.requests == calls(log) == 2
 
 
@@ -206,7 +206,7 @@ def test_one_that_fails_three_times_in_a_row_after_an_answer_ends_the_study(log)
             asked.complete(ASK)
         assert caught.value.permanent is permanent
     assert "failed so 3 times in a row" in str(caught.value)
-    assert "a study or storage= goes on from here" in str(caught.value)
+    assert "with storage= or a stored study, it goes on from here" in str(caught.value)
 
 
 @pytest.mark.parametrize("behaviour", ["limited", "notice"])
@@ -231,7 +231,7 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
     assert not any("client" in Path(entry.path).parts for entry in caught.traceback)
     assert (len(evaluated), calls(log)) == (1, 2)
     log.write_text("")
-    with pytest.warns(RuntimeWarning, match="goes on from here"):
+    with pytest.warns(RuntimeWarning, match="with storage= or a stored study, it goes on from"):
         result = maximize(lambda p: 1.0, SPACE, 9, client(behaviour, variables="LLM_LOG"), warmup=0)
     assert (len(result.trials), calls(log)) == (1, 2)
     assert "limit reached" in result.stopped
@@ -330,9 +330,11 @@ def test_a_script_that_fails_learns_which_variables_are_kept_from_it(monkeypatch
 
 
 def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
-    monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", 0.1)
-    client("slow").complete(ASK)
-    assert caplog.text.count("has not answered for 0 s: waiting up to 600 s") == 1
+    monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", (0.1, 60.0))
+    asked = client("slow")
+    for _ in range(2):  # later it is known to be slow
+        asked.complete(ASK)
+        assert caplog.text.count("has not answered for 0 s: waiting up to 600 s") == 1
     caplog.clear()
     with waiting(print):
         client("slow").complete(ASK)
@@ -610,6 +612,20 @@ def test_it_is_said_once_whether_a_program_gets_an_api_key(tmp_path, monkeypatch
         asked.complete(ASK)
         assert caplog.text.count(said) == 1
         assert "planted" not in caplog.text
+        caplog.clear()
+
+
+def test_a_script_is_said_once_to_get_no_variable_of_its_account(tmp_path, monkeypatch, caplog):
+    (tmp_path / "claude").symlink_to(sys.executable)
+    for name in filter(_PROVIDERS.fullmatch, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path))
+    for program, noted in ((sys.executable, True), (str(tmp_path / "claude"), False)):
+        asked = CommandClient([program, "-c", "print('Proposal: x')", "--tools="])
+        asked.complete(ASK)
+        asked.complete(ASK)
+        assert caplog.text.count("does not get CLAUDE_CONFIG_DIR of the environment, so") == noted
+        assert ("(?variables=CLAUDE_CONFIG_DIR passes" in caplog.text) is noted
         caplog.clear()
 
 

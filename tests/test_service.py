@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -654,6 +655,22 @@ def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     assert "results recorded after it was written: 1; it may be" in capsys.readouterr().out
     usage = found["usage"]
     assert (usage["failed_requests"], usage["unpriced"], usage["cost"]) == (0, 0, 0.0)
+
+
+def test_a_running_request_is_sent_and_has_not_failed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path, warmup=0)
+    model = "command:sh -c 'touch begun; sleep 60'"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where its folder is
+    ask = [sys.executable, "-m", "llmopt", "ask", file, "--model", model]
+    with subprocess.Popen(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not list(tmp_path.glob("*/begun")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        assert main(["status", file]) == 0
+        process.kill()
+    usage = json.loads(capsys.readouterr().out)["usage"]
+    assert (usage["requests"], usage["failed_requests"], usage["unpriced"]) == (1, 0, 0)
 
 
 def test_a_search_says_why_it_gives_fewer_points_and_that_it_ended(tmp_path, capsys, monkeypatch):

@@ -41,8 +41,8 @@ from llmopt.util.threads import SEARCH_DEADLINE, WAIT_SHOWN
 MOST_BYTES = 1_000_000
 """Maximum size of an answer, and of what a command may say on standard error."""
 
-SIGN_SECONDS = 30.0
-"""Without an answer, after which a warning is logged unless a caller shows the wait."""
+SIGN_SECONDS = 5.0, 30.0
+"""Before the first answer and later, after which a wait is logged unless a caller shows it."""
 
 _POLL_SECONDS, _GUARD_SECONDS = 0.1, 10.0  # the guard waits a second before it kills
 _IN_A_ROW = 3  # equal failures of a program that did answer: more than a request and its repeat
@@ -172,14 +172,18 @@ class CommandClient:
         """Say how an unknown program gets variables of providers, if any is kept from it."""
         if Path(self.arguments[0]).name in COMMANDS:
             return ""
-        hidden = sorted(filter(_PROVIDERS.fullmatch, os.environ.keys() - self.environment().keys()))
-        hidden = [n for n in hidden if not n.endswith("_API_KEY")]  # which would pay
+        hidden = self._kept_back()
         names = [*filter(None, [self.variables]), *hidden] if hidden else ["NAME", "NAME"]
         text = f". It gets variables of its login only by ?variables={','.join(names)}"
         return text if login or hidden else ""
 
+    def _kept_back(self) -> list[str]:
+        """Return the variables of providers that the program does not get, without API keys."""
+        hidden = sorted(filter(_PROVIDERS.fullmatch, os.environ.keys() - self.environment().keys()))
+        return [name for name in hidden if not name.endswith("_API_KEY")]  # a key would pay
+
     def _note_use(self) -> None:
-        """Log once which variables are not set, and which tools and keys the program has."""
+        """Log once which variables are not set or passed on, and which tools and keys it has."""
         unset = [n for n in self._more if n not in os.environ]
         if unset:
             _log_once(f"{self.name}: {' and '.join(unset)} of variables= is not set")
@@ -195,6 +199,11 @@ class CommandClient:
         else:
             verb, keys = "does not get", [name for name in keys if name not in seen]
             text = "so that its own login is used (?variables=NAME passes a variable on)"
+            if hidden := self._kept_back():
+                _log_once(
+                    f"{self.name} does not get {' and '.join(hidden)} of the environment, so that "
+                    f"it may use another account (?variables={','.join(hidden)} passes them on)"
+                )
         if keys:
             _log_once(f"{self.name} {verb} {' and '.join(keys)} of the environment, {text}")
 
@@ -264,7 +273,7 @@ class CommandClient:
                         reached = "length"
                     elif (waited := time.monotonic() - began) >= limit:
                         reached = "time"
-                    elif silent and waited >= SIGN_SECONDS:
+                    elif silent and waited >= SIGN_SECONDS[self._answered]:
                         silent = False
                         said = "%s has not answered for %.0f s: waiting up to %g s"
                         logger.warning(said, self.name, waited, limit)

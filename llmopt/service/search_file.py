@@ -379,7 +379,10 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")
         free = sum(not call.doubt for call in calls)  # they count once they have ended
         usage = replace(
-            usage, requests=usage.requests - free, failed_requests=usage.failed_requests - free
+            usage,
+            requests=usage.requests - free,
+            failed_requests=usage.failed_requests - len(calls),
+            unpriced=usage.unpriced - sum(call.doubt for call in calls if call.most is None),
         )
     elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
         waiting["waiting"] = "a request waits for answer(); ask() shows it"

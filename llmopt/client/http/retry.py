@@ -13,7 +13,7 @@ from llmopt.util.text import ended
 from llmopt.util.threads import SEARCH_DEADLINE
 
 BUSY_STATUS = frozenset({429, 503, 529})
-RUN_AGAIN = "then run the same again: a study or storage= goes on from here"
+RUN_AGAIN = "then run the same again: with storage= or a stored study, it goes on from here"
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
 logger = logging.getLogger(__name__)
