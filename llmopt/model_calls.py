@@ -295,7 +295,10 @@ class Scope:
         if in_doubt:
             if not again:
                 self._warn_of_answer(in_doubt[0].digest, kept=self.state.trials == state.trials)
-            owner.note(_lost(state))
+            lost = _lost(state)
+            if again and callable(getattr(self.client, "answered", None)):
+                lost = replace(lost, requests=0)  # the same request in the same place still waits
+            owner.note(lost)
         if self._repeats and not (self._used or again):
             raise Stale
         self._known.clear()  # of an ask that took another way

@@ -31,6 +31,7 @@ from llmopt.client.folder import (
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import ClientError
 from llmopt.service.live_requests import check_live, live_request
+from llmopt.service.search_file import open_file
 
 
 def ask(text: str = "hello", **fields: object) -> Request:
@@ -361,6 +362,8 @@ class TestNext:
         assert main(["tell", "s.json", "p1", "--reward", "7"]) == 0
         assert main(["next", "wm", "--timeout", "0.1"]) == 4
         assert "The latest: #1 (7)" in capsys.readouterr().err
+        usage = open_file("s.json", asks=False, reads=True).usage
+        assert (usage.requests, usage.failed_requests) == (1, 0)  # it was answered
 
     @pytest.mark.parametrize("change", ["-n 2", "stock", "told"])
     def test_an_answer_that_another_ask_does_not_use_is_named(self, change, tmp_path, monkeypatch):
