@@ -325,7 +325,7 @@ class Asks(Results[Params]):
             else:
                 break
             words = "" if kind is None else kind.words
-            draft.outcome.proposals.append(Proposal(values, "warmup", words))
+            draft.outcome.proposals.append(Proposal(values, "warmup").with_words(words))
 
     def _ask_model(self, draft: _Draft, n: int, fixed: Fixed | None) -> Outcome:
         """Return points of the model, or of the model and its partners."""

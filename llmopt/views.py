@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.client.base import client_name
 from llmopt.errors import needs
-from llmopt.events import Started
+from llmopt.events import Queued, Started
 from llmopt.history import History, Trial
 from llmopt.journal import Journal
 from llmopt.prompt.log import Log
@@ -77,6 +77,12 @@ class Views:
     """
 
     _journal: Journal
+
+    @property
+    def wishes(self) -> frozenset[str]:
+        """The user's words on points with some parameters, before those of who completed them."""
+        queued = (e for e in self._journal.events() if isinstance(e, Queued) and e.fixed)
+        return frozenset(" ".join(event.words.split()) for event in queued) - {""}
 
     def to_optuna(self) -> Study:
         """Return the search as an Optuna study in memory.

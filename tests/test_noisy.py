@@ -101,7 +101,7 @@ def test_a_repeated_point_names_its_measurements(caplog):
     optimizer.tell(optimizer.best.params, 7.0, replaces=optimizer.best.number)
     assert [t.reward for t in optimizer.trials] == [1.0, 1.2, 7.0, 9.0]
     text = page(optimizer)
-    for said in ("trial 3, trial 4 of", "trial 3: 7; loud", "trial 4: 9; calm"):
+    for said in ("recorded as trial 3, trial 4", "trial 3: 7; loud", "trial 4: 9; calm"):
         assert said in text
 
 

@@ -314,6 +314,41 @@ def test_a_search_without_trials_has_a_page():
     assert "no power" in page(empty)
 
 
+def test_page_and_status_count_the_same_trials():
+    search = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), warmup=3, noisy=True)
+    first, second, _ = search.ask(3)
+    search.tell(first, 1.0)
+    search.tell(first, 2.0)
+    search.tell_failure(second, "broke")
+    search.tell({"x": 0.5}, 3.0)
+    search.withdraw(trial=3)
+    text = page(search)
+    assert (
+        "3 trials of 2 points: 1 complete, 1 failed (not counted: 1 withdrawn, 1 no result)."
+        in text
+    )
+    assert status(search)["trials"] == 3
+    assert "(recorded as trial 1, trial 2)" in text
+
+
+def test_a_page_tells_the_user_s_words_from_the_model_s():
+    answer = "Analysis: so\nHypothesis: warm\nStart from: new\nProposal: x: 0.5, k: 3"
+    search = LLMOptimizer(
+        {"x": Float(0, 1), "k": Int(1, 9)}, ScriptedClient([answer]), "words", warmup=1, seed=0
+    )
+    search.enqueue({"k": 2}, "a  random\none")
+    search.enqueue({"k": 3}, "a colleague's wish")
+    for _ in range(2):
+        search.tell(search.ask(), 1.0)
+    parts = re.findall(r"<h4>([^<]*)</h4><p class=.words.>([^<]*)<", page(search))
+    assert parts == [
+        ("The user&#39;s words", "a random one"),
+        ("Hypothesis", "warm"),
+        ("The user&#39;s words", "a colleague&#39;s wish"),
+        ("Analysis", "so"),
+    ]
+
+
 def test_sources_of_a_report(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words(storage="search.jsonl").close()

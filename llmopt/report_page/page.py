@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,8 @@ def page(
     numbered = any(PREFIX + "label" in t.user_attrs for t in trials)
     leading = _leading(own, study)
     usage = getattr(own, "usage", None) or _usage_of(study)
-    rows = list(_rows(study, trials, numbered, leading))
+    wishes: Collection[str] = getattr(own, "wishes", ())
+    rows = list(_rows(study, trials, numbered, leading, wishes))
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
     storage = getattr(study, "_study", study)._storage
@@ -235,8 +236,17 @@ def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[A
     states = Counter(map(_state_of, trials))
     broken = sum(_state_of(t) == "complete" and bool(violated(t)) for t in trials)
     note = {"complete": f" ({broken:,} infeasible)" if broken else ""}
-    said = ", ".join(f"{count:,} {state}{note.get(state, '')}" for state, count in states.items())
-    text = f"{' and '.join(goals)}. {len(trials):,} trials: {said or 'none yet'}."
+    each = {state: f"{count:,} {state}{note.get(state, '')}" for state, count in states.items()}
+    # As `status` counts them: each measurement of a point, and those that happened.
+    beside = [each.pop(state) for state in ("withdrawn", NO_RESULT) if state in each]
+    done = [t for t in trials if _state_of(t) in each]
+    evaluated = [note_of(t.user_attrs, "evaluations") for t in done]
+    count = sum(n if isinstance(n, int) else 1 for n in evaluated)
+    points = f" of {len(done):,} points" if count != len(done) else ""
+    text = (
+        f"{' and '.join(goals)}. {count:,} trials{points}: {', '.join(each.values()) or 'none yet'}"
+    )
+    text += f" (not counted: {', '.join(beside)})." if beside else "."
     leads = [row for row in rows if row["leads"]]
     if len(study.directions) > 1:
         return f"{text} {len(leads)} on the Pareto front."
@@ -253,7 +263,11 @@ def _state_of(trial: Any) -> str:
 
 
 def _rows(
-    study: Study, trials: Sequence[Any], numbered: bool, leading: set[int]
+    study: Study,
+    trials: Sequence[Any],
+    numbered: bool,
+    leading: set[int],
+    wishes: Collection[str],
 ) -> Iterator[dict[str, Any]]:
     """Yield the listed trials: the best and the latest, if there are very many."""
     latest = {t.number for t in trials[-_MOST_TRIALS:]}
@@ -265,12 +279,17 @@ def _rows(
     for position, trial in listed:
         attrs, state, source = trial.user_attrs, _state_of(trial), _source_of(trial)
         named = read_named(trial.system_attrs)
-        notes = notes_of(text_of(note_of(attrs, "explanation")))
+        explanation, wish = text_of(note_of(attrs, "explanation")), ""
+        if explanation.partition("\n")[0] in wishes and source != "user":
+            wish, _, explanation = explanation.partition("\n")
+        notes = notes_of(explanation)
         start = f"#{notes.start}" if isinstance(notes.start, int) else ""
+        wish, analysis = (notes.analysis, "") if source == "user" else (wish, notes.analysis)
         said = {
             "Hypothesis": notes.hypothesis,
             "Lesson": notes.lesson,
-            "The user's words" if source == "user" else "Analysis": notes.analysis,
+            "The user's words": wish,
+            "Analysis": analysis,
             "Left out": notes.dropped,
         }
         once = {" ".join(text.split()): name for name, text in reversed(said.items())}
