@@ -31,6 +31,7 @@ from llmopt.events import Event, Json, Started, Told
 from llmopt.history import Usage
 from llmopt.state import State, reduce
 from llmopt.util.files import (
+    lock,
     open_to_append,
     read_bytes,
     read_json,
@@ -94,10 +95,11 @@ class Journal:
     """The events of a search and the state that they add up to.
 
     Args:
-        path: The file, which is made if it is missing and stays locked until `close`; ``None`` to
-            keep the events in memory.
+        path: The file, which is made if it is missing and stays locked until `close`, except in
+            `lent`; ``None`` to keep the events in memory.
         start: The state before the first event.
         durable: Whether to wait until each line is on the disk (a few milliseconds).
+        beside: Whether it only records results, and may be open while another one lends the file.
 
     Attributes:
         lock: Held while an event is appended; hold it to read the state and append as one step.
@@ -108,7 +110,11 @@ class Journal:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None, start: State, durable: bool = False
+        self,
+        path: str | os.PathLike[str] | None,
+        start: State,
+        durable: bool = False,
+        beside: bool = False,
     ) -> None:
         self.path = None if path is None else _checked_path(path)
         self.arrays = Arrays(None if self.path is None else folder_of(self.path))
@@ -120,8 +126,9 @@ class Journal:
         self._published = 0, self._start  # bytes that were reduced, and to what: replaced together
         self._process, self._made = os.getpid(), False
         self._file: FileIO | None = None
+        self._mark: FileIO | None = None  # locked while the file is lent
         if self.path is not None:
-            self._open(self.path)
+            self._open(self.path, beside)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], start: State) -> Journal:
@@ -152,7 +159,7 @@ class Journal:
 
     # -- the file -------------------------------------------------------------------------
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path, beside: bool) -> None:
         try:
             path.parent.mkdir(exist_ok=True)  # a mistyped path is no reason for more folders
             made = not path.exists()
@@ -168,6 +175,8 @@ class Journal:
             self._place = status.st_dev, status.st_ino
             # Who had the lock before may have removed an empty file.
             if not _locked(self._file, path) or not _is_at(path, self._place):
+                raise StorageInUseError(_in_use(path))
+            if not beside and _is_lent(path):
                 raise StorageInUseError(_in_use(path))
             self._made = made  # only who has the lock may remove it
             if status.st_size > MAX_JOURNAL:
@@ -211,6 +220,40 @@ class Journal:
         size = os.fstat(self._file.fileno()).st_size
         end = size if end is None else min(end, size)
         return os.pread(self._file.fileno(), end - start, start) if end > start else b""
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let journals of other processes that are `beside` append meanwhile, and no others.
+
+        The lock of the file protects its lines. That of a second file, which exists only meanwhile,
+        tells all others that somebody goes on with this search, until a kill releases it, too.
+        """
+        if self._file is None or self.path is None:
+            yield
+            return
+        mark, lent = _mark_of(self.path), False
+        with self.lock:  # this process appends nothing
+            try:
+                with contextlib.suppress(OSError):  # no room, or no locks: the file is not lent
+                    self._mark = open_to_append(mark)
+                    lent = try_lock(self._mark)
+                    if lent:
+                        unlock(self._file)
+                yield
+            finally:
+                if lent and self._file is not None:  # else it is a forked child
+                    self._take_back(self._file)
+                if self._mark is not None:
+                    self._mark.close()
+                    with contextlib.suppress(OSError):
+                        mark.unlink()
+
+    def _take_back(self, file: FileIO) -> None:
+        try:
+            lock(file)
+        except BaseException:  # without its lock, nothing may be written any more
+            self.leave()
+            raise
 
     def close(self) -> None:
         """Release the file; remove it if this journal made it and it is empty."""
@@ -340,10 +383,11 @@ class Journal:
         write_bytes_atomically(path, data, durable=True)
 
     def leave(self) -> None:
-        """Close the file in a forked child: its lock would outlive the parent."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
+        """Close the file, also in a forked child: its lock would outlive the parent."""
+        files, self._file, self._mark = (self._file, self._mark), None, None
+        for file in files:
+            if file is not None:
+                file.close()
 
     def is_at(self, path: Path) -> bool:
         """Whether a path leads to the file of this journal."""
@@ -459,6 +503,25 @@ def _locked(file: FileIO, path: Path) -> bool:
     except OSError:
         logger.warning("%s: the file system has no locks", path)
         return True
+
+
+def _mark_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _is_lent(path: Path) -> bool:
+    """Whether a journal of another process lends its file, which is locked here."""
+    mark = _mark_of(path)
+    if not os.path.lexists(mark):
+        return False
+    try:
+        with open_to_append(mark) as file:
+            if not _locked(file, mark):
+                return True
+        mark.unlink()  # its process was killed
+    except OSError:
+        return True
+    return False
 
 
 def _is_at(path: Path, place: tuple[int, int]) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -107,11 +108,13 @@ class ModelCalls:
 
     Attributes:
         observe: Called with each `Replied` and `Failed` event; must not raise.
+        waiting: Returns what is entered while the client is called.
     """
 
     def __init__(self, client: Client, journal: Ledger, limits: Limits | None = None) -> None:
         self.client, self.journal, self.limits = client, journal, limits or NO_LIMITS
         self.observe: Callable[[Event], object] | None = None
+        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
         self._ready: tuple[int, Client] | None = None  # the process and client that were checked
         self._unsaved: list[Event] = []  # paid for, and not in the journal yet: its disk was full
 
@@ -330,7 +333,8 @@ class Scope:
                 owner.limits.check(owner.journal.spent, most)
             owner.journal.append(Called(digest, self.state.count, most, doubt))
             try:
-                return client.complete(request)
+                with owner.waiting():
+                    return client.complete(request)
             except ClientError:
                 raise
             except (LLMOptError, ImportError):  # nothing was sent

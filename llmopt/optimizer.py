@@ -111,6 +111,7 @@ class LLMOptimizer(Asks[Params]):
     """
 
     _asks = True  # else nobody asks the model, and nothing is said of how it is asked
+    _lends = False  # whether others may record results in the storage during a request
 
     # One for each form of a space: a type checker then knows what `ask` and `best` hold.
     @overload
@@ -182,6 +183,8 @@ class LLMOptimizer(Asks[Params]):
         self._concluded = False
         self._journal = self._open(given, there, seed is not None)
         self._model = ModelCalls(client, self._journal, given.limits)
+        if self._lends:
+            self._model.waiting = self._journal.lent
         if callable(begin := getattr(client, "begin", None)):
             begin(self._journal.path)
         if tool is not None:
@@ -210,7 +213,10 @@ class LLMOptimizer(Asks[Params]):
                 self.n_warmup = whole_number("warmup", stored.get("warmup", self.n_warmup), 0)
             check_same(there, self.started(), path, seed_given=seed_given)
             self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
-        journal = Journal(path, self._first_state(), given.durable)
+        # An ask that waits has read this space: beside it, no other one is written.
+        space = there and there.identity["space"]
+        beside = not self._asks and space == self.started().identity["space"]
+        journal = Journal(path, self._first_state(), given.durable, beside)
         self._begin(journal, there)
         return journal
 
@@ -222,7 +228,8 @@ class LLMOptimizer(Asks[Params]):
             there = replace(there, identity={**there.identity, "space": space})
             journal.append(there)
         noisier = there is not None and there.identity["options"] != now.identity["options"]
-        if there is None or noisier or (there.options, there.facts) != (now.options, now.facts):
+        same = there is not None and (not self._asks or there.facts == now.facts)
+        if there is None or noisier or not same or there.options != now.options:
             journal.begin(now)
 
     def _first_state(self) -> State:
@@ -350,6 +357,12 @@ class LLMOptimizer(Asks[Params]):
                 "its results to the original",
                 path,
             )
+
+
+class Asker(LLMOptimizer[Any]):
+    """A search that is opened for one ask, while whose model thinks others may record results."""
+
+    _lends = True
 
 
 class Recorder(LLMOptimizer[Any]):

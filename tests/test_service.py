@@ -196,9 +196,9 @@ class TestShell:
             assert asking.stderr is not None
             while "waits for its answer" not in asking.stderr.readline():
                 assert asking.poll() is None
-            result = '{"params": {"x": 1, "k": 2}, "reward": 1}'
-            assert "in use" in run(capsys, "tell", file, result, "--wait", "0.5", status=2)
+            assert main([*command[3:], "--wait", "0.5"]) == 2
             asking.kill()
+        assert "in use" in capsys.readouterr().err
         (said,) = caplog.messages  # once
         assert "in use by another program, perhaps an `llmopt ask`" in said
 

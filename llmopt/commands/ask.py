@@ -8,7 +8,7 @@ import json
 import sys
 
 from llmopt.commands.shared import add_option_argument, add_packages_argument
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, warn_user
 from llmopt.progress import waiting
 from llmopt.service.search_file import of_proposal, open_file
 from llmopt.util.files import read_json
@@ -85,10 +85,12 @@ def main(args: argparse.Namespace) -> int:
     with contextlib.closing(optimizer):
         points = optimizer.pending_proposals[:wanted] if args.again else []
         if wanted > len(points):
-            before = len(optimizer.pending_proposals)
             with waiting():
-                optimizer.ask(wanted - len(points), fixed=fixed)
-            points += optimizer.pending_proposals[before:]
+                new, warnings = optimizer.ask_proposals(wanted - len(points), fixed)
+            for text in warnings:
+                warn_user(text)
+            # Others may have got a result meanwhile.
+            points = [p for p in points if p in optimizer.pending_proposals] + new
         for proposal in points:
             print(json.dumps(of_proposal(optimizer, proposal)), flush=True)
         if len(points) < wanted:

@@ -112,7 +112,7 @@ class SearchFolder:
 
     @contextlib.contextmanager
     def _search(
-        self, name: Any, client: _AgentClient | None = None, *, reads: bool = False
+        self, name: Any, client: _AgentClient | None = None, **how: bool
     ) -> Iterator[LLMOptimizer[Any]]:
         described, storage = self._paths(name)
         if not described.exists():
@@ -121,7 +121,7 @@ class SearchFolder:
                 if self._names()
                 else f"there is no search {name!r}: create_search makes one"
             )
-        opened = self._open(_read(described), storage, client, reads=reads)
+        opened = self._open(_read(described), storage, client, **how)
         with contextlib.closing(opened) as optimizer:
             yield optimizer
 
@@ -130,8 +130,7 @@ class SearchFolder:
         description: Mapping[str, Any],
         storage: Path | None,
         client: _AgentClient | None = None,
-        *,
-        reads: bool = False,
+        **how: bool,  # `asks` and `reads`, as for `open_file`
     ) -> LLMOptimizer[Any]:
         model = description.get("model") or self._models[0]
         if model not in self._models:
@@ -144,16 +143,13 @@ class SearchFolder:
             for k, v in self._caps.items()
         }
         changed = {**description, "model": model, **own}
-        if model == AGENT:
-            client = client or _AgentClient()
+        client = (client or _AgentClient()) if model == AGENT else None
+        if client is not None:
             # Its request is no failure to fall back from; and it answers one at a time. It would
             # take a random point for its own: it gets a new request, as often as it needs one.
             changed = {"attempts": MOST_AT_ONCE, "max_fallbacks": 0, **changed}
             changed |= {"on_error": "raise", "batch_size": 1, "model": ""}
-            return open_described(
-                changed, storage, self._folder, client=client, reads=reads, **self._how
-            )
-        return open_described(changed, storage, self._folder, reads=reads, **self._how)
+        return open_described(changed, storage, self._folder, client=client, **how, **self._how)
 
     def _names(self) -> list[str]:
         found = sorted(p.stem for p in self._folder.glob("*.json") if not p.is_symlink())
@@ -376,7 +372,7 @@ class SearchFolder:
         for key in ("feedback", "failed"):
             if len(str(told[key])) > _MOST_TEXT:
                 raise LLMOptError(f"{key}: expected at most {_MOST_TEXT} characters")
-        with self._search(name) as optimizer:
+        with self._search(name, asks=False) as optimizer:
             (trial,) = tell(optimizer, [{k: v for k, v in told.items() if v not in (None, "")}])
             return {"trial": trial, **leaders(optimizer)}
 
@@ -385,7 +381,7 @@ class SearchFolder:
 
         Of a point with some parameters only, the model chooses the others.
         """
-        with self._search(name) as optimizer:
+        with self._search(name, asks=False) as optimizer:
             return enqueue(optimizer, [params], str(words)[:1000])[0]
 
     def withdraw(
@@ -404,7 +400,7 @@ class SearchFolder:
                 again. Or its point: "#16" as prompts show it, or "p12" as ask() named it.
             feedback: Why the trial is withdrawn, in words, for the model.
         """
-        with self._search(name) as optimizer:
+        with self._search(name, asks=False) as optimizer:
             points = [] if params is None else [params]
             return withdraw(optimizer, points, trial, str(feedback)[:_MOST_TEXT])[0]
 

@@ -34,7 +34,7 @@ from llmopt.errors import (
 from llmopt.evaluations import written
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.journal import read_started
-from llmopt.optimizer import LLMOptimizer, Recorder
+from llmopt.optimizer import Asker, LLMOptimizer, Recorder
 from llmopt.packing import DataError
 from llmopt.reports import stored_search
 from llmopt.resume_check import arguments_of, parameters_of, started_there
@@ -168,7 +168,7 @@ def _open(
     if model is not None or options:
         named = model or str(arguments.get("client") or one_model(None, None))
         arguments["client"] = with_options(named, options)
-    kind = LLMOptimizer if asks and not reads else Recorder
+    kind = Asker if asks and not reads else Recorder
     if not asks and path is not None and path.exists():
         arguments = _with_own_model(arguments, path)
     until, said = time.monotonic() + wait, False

@@ -292,6 +292,12 @@ def try_lock(file: IO[Any]) -> bool:
     return True
 
 
+def lock(file: IO[Any]) -> None:
+    """Lock a file until it is closed, once nobody else has locked it."""
+    if fcntl is not None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def unlock(file: IO[Any]) -> None:
     """Release a lock that a forked child may hold, too."""
     if fcntl is not None:
