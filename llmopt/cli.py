@@ -188,6 +188,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
+    from llmopt.commands.shared import as_options
     from llmopt.util.text import clean
 
-    return clean(" ".join(str(message).split()))
+    return clean(" ".join(as_options(message).split()))

@@ -368,9 +368,12 @@ class Results(Views, Account, Closing, Generic[Params]):
         if self._options.noisy:
             trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
+            counts = "they count as one point with their mean reward"
+            if None in (result.rewards, before.rewards):
+                counts = "a failure does not count in the mean reward of a point"
             return (
-                f"this is evaluation {made + 1} of the point of trial {label}: they "
-                "count as one point with their mean reward. If it corrects that trial, withdraw "
+                f"this is evaluation {made + 1} of the point of trial {label}: {counts}. If it "
+                "corrects that trial, withdraw "
                 f"trial={len(trials) + self.first_trial} and tell it with "
                 f"replaces={before.number + self.first_trial}"
             )

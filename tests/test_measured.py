@@ -293,7 +293,7 @@ def test_it_is_recorded_from_the_shell(tmp_path, capsys):
     assert (again["params"], again["reward"]) == (trial["params"], 9)
     code, _, err = run("tell", file, '{"temp": 813, "eq": 1}', "--reward", "9")
     assert code == 2
-    assert "instead_of" in err
+    assert "give that as --instead-of" in err
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("float32", 3.4e38)])

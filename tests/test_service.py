@@ -455,7 +455,7 @@ def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplo
     second = json.loads(shown.out)
     assert "evaluation 2 of the point of trial #1" in second["warning"]
     assert shown.err == f"llmopt: warning: {second['warning']}\n"
-    assert "withdraw trial=2 and tell it with replaces=1" in second["warning"]
+    assert "withdraw --trial 2 and tell it with --replaces 1" in second["warning"]
     assert main(["withdraw", file, "--trial", "2"]) == 0
     capsys.readouterr()
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "6")
@@ -485,9 +485,11 @@ def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
     (right,) = run(capsys, "tell", file, json.dumps({"replaces": "p2", "reward": 81}))
     assert (right["number"], right["old_reward"]) == (3, 80)
     said = run(capsys, "tell", file, "--replaces", "#1", "--reward", "8", status=2)
-    assert "replaces='#1': that point was measured 2 times; give the number" in said
+    assert "--replaces '#1': that point was measured 2 times; give the number" in said
     assert "of one of these trials: 1, 2" in said
-    assert "trial='p1': that point was" in run(capsys, "withdraw", file, "--trial", "p1", status=2)
+    assert "--trial 'p1': that point was" in run(
+        capsys, "withdraw", file, "--trial", "p1", status=2
+    )
     for wrong in ("#9", "p9", "x"):
         said = run(capsys, "withdraw", file, "--trial", wrong, status=2)
         assert "the name of a measured point, such as '#3' (in prompts) or 'p3'" in said
@@ -806,7 +808,36 @@ def test_status_names_the_number_with_which_a_doubtful_trial_is_corrected(tmp_pa
     told = run(capsys, "tell", file, '{"params": {"x": 2.5}, "reward": 1}')
     (shown,) = run(capsys, "status", file, "--trials")
     for trial in (told[0], shown):
-        assert trial["warning"].endswith("replaces=1")
+        assert trial["warning"].endswith("with --replaces 1")
+
+
+def test_messages_of_the_shell_name_its_options_and_say_what_counts(tmp_path, capsys):
+    file = write(tmp_path, model="network", noisy=True)
+    run(capsys, "ask", file)
+    said = run(capsys, "tell", file, '{"x": 9, "k": 1}', "--reward", "1", status=2)
+    assert "give that as --instead-of; else" in said
+    point = '{"x": 1, "k": 1}'
+    run(capsys, "tell", file, point, "--reward", "1")
+    (broke,) = run(capsys, "tell", file, point, "--failed", "broke")
+    assert "trial #1: a failure does not count in the mean reward" in broke["warning"]
+    file = write(tmp_path, model="network", space={"k": SPACE["k"]}, noisy=True)
+    said = run(capsys, "ask", file, status=2)
+    assert "`llmopt tell --import FILE` then takes over" in said
+    candidates = [{"base": "FOO"}]
+    (tmp_path / "other").mkdir()
+    space = {"base": {"enum": ["KOH", "CsF"]}}
+    file = write(tmp_path / "other", model="network", space=space, candidates=candidates)
+    assert "Valid: 'CsF', 'KOH'. If it is right" in run(capsys, "ask", file, status=2)
+
+
+def test_an_explanation_has_no_line_that_says_nothing(tmp_path, capsys):
+    file = tmp_path / "s.jsonl"
+    answer = "Hypothesis: warm\nStart from: new\nProposal: x: 0.5, k: 3"
+    space = {"x": Float(0, 1), "k": Int(1, 9)}
+    with LLMOptimizer(space, ScriptedClient([answer]), "words", warmup=0, storage=file) as search:
+        search.tell(search.ask(), 1.0)
+    (trial,) = run(capsys, "status", str(file), "--trials")
+    assert trial["explanation"] == "Hypothesis: warm"
 
 
 def test_a_part_may_not_bear_the_name_of_an_objective(tmp_path, capsys):

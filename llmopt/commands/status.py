@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmopt.commands.ask import add_file_argument
+from llmopt.commands.shared import trial_line
 from llmopt.service.search_file import numbered, open_file, status
 from llmopt.space import Categorical
 
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
             print(_table(optimizer, trials).to_csv(index_label="trial"), end="")
             return 0
         for trial in trials:
-            print(json.dumps(trial))
+            print(trial_line(trial))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -295,11 +296,17 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _reasons(explanation: str) -> dict[str, str]:
+    """Return why a point was proposed, as JSON, without the line that says nothing."""
+    said = re.sub(r"(^|\n)Start from: new$", "", explanation)
+    return {"explanation": said} if said else {}
+
+
 def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
     """Return a pending point, as JSON; choices that have a name by it."""
     params = plain(optimizer.space.labelled(proposal.values))
     found = {"point": f"p{proposal.asked}", "params": params, "source": proposal.source}
-    return found | ({"explanation": proposal.explanation} if proposal.explanation else {})
+    return found | _reasons(proposal.explanation)
 
 
 def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, Any]:
@@ -307,7 +314,7 @@ def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, 
     if isinstance(point, Proposal):
         return {k: v for k, v in of_proposal(optimizer, point).items() if k != "point"}
     found = {"params": plain(optimizer.space.with_names(point.named())), "source": "user"}
-    return found | ({"explanation": point.words} if point.words else {})
+    return found | _reasons(point.words)
 
 
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
@@ -344,7 +351,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "old_parts": (trial.was and dict(trial.was.parts)) or None,
         "old_feedback": (trial.was and trial.was.feedback) or None,
         "feedback": trial.feedback or None,
-        "explanation": trial.explanation or None,
+        **_reasons(trial.explanation),
         "warning": optimizer.doubt(trial) or None,
     }
     return {k: v for k, v in found.items() if v is not None or k == "reward"}

@@ -132,8 +132,8 @@ def keys_of(name: str, dimension: Dimension, cells: Sequence[Any]) -> list[Any]:
             except LLMOptError as error:
                 said = f"candidates, row {row}: {error}"
                 if isinstance(dimension, Categorical) and not _blank(cell):
-                    said += (
-                        f". If it is right, add it to the choices of `{name}` in `space`; a search "
+                    said = f"{said.rstrip('.')}. " + (
+                        f"If it is right, add it to the choices of `{name}` in `space`; a search "
                         "that has begun keeps its space: make a new one, and import its trials"
                     )
                 raise SpaceError(said) from None
