@@ -694,3 +694,18 @@ def test_an_agent_gives_other_candidates_to_a_search(tmp_path):
     with pytest.raises(LLMOptError, match="with other direction, candidates"):
         searches.create_search("mine", None, "minimize", candidates=rows)
     assert json.loads((tmp_path / "mine.json").read_text())["candidates"] == kept
+
+
+def test_an_agent_records_results_while_the_table_is_wrong(tmp_path):
+    searches, stock = SearchFolder(tmp_path, ("network",)), tmp_path / "stock.csv"
+    stock.write_text("base,T\nKOH,30\nEt3N,30\nEt3N,45\n")
+    space = {"base": {"enum": ["KOH", "Et3N"]}}
+    space["T"] = {"type": "number", "minimum": 20, "maximum": 80}
+    searches.create_search("mine", space, "maximize", candidates="stock.csv")
+    searches.ask("mine", 2)
+    stock.write_text("base,T\nFOO,30\n")
+    assert searches.tell("mine", "p1", 1.0)["trial"]["reward"] == 1
+    assert searches.withdraw("mine", "p2")["state"] == "withdrawn"
+    assert searches.status("mine")["trials"] == 1
+    with pytest.raises(LLMOptError, match="candidates, row 1"):
+        searches.ask("mine")
