@@ -233,7 +233,11 @@ class Asks(Results[Params]):
             draft = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
             draft = self._make(n, self._journal.state.count, fixed, repeats=False)
-        return self._settle(n, fixed, draft)
+        if not draft.outcome.outdated:
+            return self._settle(n, fixed, draft)
+        _, warnings = self._settle(0, fixed, draft)
+        proposals, more = self._ask(n, fixed)  # by a prompt that states the new results
+        return proposals, warnings + more
 
     def _waiting(self, state: State, fixed: Fixed | None) -> list[int]:
         """Return the places of the queued points that are gone, or lack one of the fixed values."""
@@ -299,6 +303,10 @@ class Asks(Results[Params]):
             if answer.error is not None and not (answer.capped and enough):
                 self._settle(0, fixed, draft)  # a later ask returns what was paid for before it
                 raise answer.error
+            open_end = outcome.proposals and outcome.stop is None and not enough
+            outcome.outdated = bool(open_end) and scope.outdated
+            if outcome.outdated:
+                break
         return draft
 
     def _warm_up(self, draft: _Draft, kinds: Sequence[Fixed | None]) -> None:

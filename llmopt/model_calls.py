@@ -267,6 +267,17 @@ class Scope:
         return None if self._requests is None else max(0, self._requests - sent)
 
     @property
+    def outdated(self) -> bool:
+        """Whether results were recorded that this ask has not seen, and no reply is left to use.
+
+        A request that was sent before is one to use: its answer may wait.
+        """
+        now = self._owner.journal.state
+        if now.under_way or any(paid.number not in self._used for paid in now.paid):
+            return False
+        return bool(self.replies) and now.trials != self.state.trials
+
+    @property
     def blocks(self) -> list[int]:
         """The numbers of the runs that are blocks of Python, in order."""
         return [run.number for run in self.runs if run.event.block]

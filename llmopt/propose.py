@@ -175,6 +175,8 @@ class Outcome:
         capped: Whether a cap ended the asking.
         failed: Whether the model gave no point: it failed, could not be read, or a cap is reached.
         error: What is to be raised once the points that were paid for before it are kept.
+        outdated: Whether points are missing since results were recorded meanwhile: the next request
+            must state them.
         unread: The last answers that could not be used, each with the reason.
         warnings: Texts for the user.
     """
@@ -186,6 +188,7 @@ class Outcome:
     capped: bool = False
     failed: bool = False
     error: LLMOptError | None = None
+    outdated: bool = False
     unread: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -228,6 +231,7 @@ def propose(
                 outcome.error = error
             break
         loop.read(question, completion)
+        loop.outcome.outdated = bool(loop.outcome.proposals) and loop.continues and scope.outdated
     return loop.result()
 
 
@@ -260,6 +264,7 @@ class _Loop:
         return (
             len(outcome.proposals) < self._n
             and outcome.stop is None
+            and not outcome.outdated
             and self._misses < self._task.options.attempts
             and not self._useless
             and not self._task.exhausted
@@ -402,7 +407,8 @@ class _Loop:
     def result(self) -> Outcome:
         """Return the outcome; the cost of the requests is divided evenly among the points."""
         outcome, replies = self.outcome, self._scope.replies
-        if len(outcome.proposals) < self._n and outcome.stop is None and not outcome.trouble:
+        ended = outcome.stop is not None or outcome.outdated
+        if len(outcome.proposals) < self._n and not ended and not outcome.trouble:
             outcome.trouble = "too few usable answers"
             if outcome.unread:
                 reason = outcome.unread[-1][1].partition("; ")[0]

@@ -183,9 +183,10 @@ def fill(
 ) -> None:
     """Add random points for the missing ones of `n`, with a warning; or say why there are none.
 
-    A stop, or an error after a point, leaves nothing missing. There are no random points, and
-    `Outcome.error` is a `ClientError`, if the model failed again after `AskOptions.max_fallbacks`
-    of them, none of its first answers could be read, or three were the same unreadable text.
+    A stop, an error after a point, or newer results leave nothing missing. There are no random
+    points, and `Outcome.error` is a `ClientError`, if the model failed again after
+    `AskOptions.max_fallbacks` of them, none of its first answers could be read, or three were the
+    same unreadable text.
 
     Args:
         outcome: Of the model and its partners.
@@ -198,7 +199,8 @@ def fill(
         fixed: Values that the points keep.
     """
     missing = n - len(outcome.proposals)
-    if missing <= 0 or outcome.stop is not None or outcome.error is not None:
+    ended = outcome.stop is not None or outcome.error is not None or outcome.outdated
+    if missing <= 0 or ended:
         return
     model, state, most = client_name(scope.client), scope.state, asking.options.max_fallbacks
     complaint = outcome.unread[-1][1] if outcome.unread else ""

@@ -1,0 +1,114 @@
+"""Requests of one ask: each states the results that were recorded before it was written."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt.client.base import Completion, Reply
+
+SPACE = {"x": Float(-3, 3), "y": Float(-3, 3)}
+
+
+def opened(client, path=None, **options):
+    options = {"warmup": 0, "prompt": "props", "noisy": True} | options
+    return LLMOptimizer(SPACE, client, direction="maximize", storage=path, **options)
+
+
+def seen(client):
+    """Return the messages of each request as one text."""
+    return ["\n".join(m.content for m in r.messages) for r in client.requests]
+
+
+def answer(number):
+    return f"x: {number}, y: 0.5"
+
+
+class Killed(BaseException):
+    """What a signal leaves of an ask."""
+
+
+def killed(_):
+    raise Killed
+
+
+@pytest.mark.parametrize("how", ["plain", "partial", "fixed"])
+def test_later_requests_of_an_ask_state_results_that_came_during_the_earlier(how):
+    def correct(_):
+        optimizer.tell({"x": 2, "y": 2}, 69.46, replaces=0)
+        return Reply((Completion(answer(1)),))
+
+    client = ScriptedClient([correct, answer(1.5), answer(2.5)])
+    optimizer = opened(client)
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    if how == "partial":
+        optimizer.enqueue({"x": 1})
+    points = optimizer.ask(3, fixed={"y": 0.5} if how == "fixed" else None)
+    assert [point["x"] for point in points] == [1, 1.5, 2.5]
+    first, second, third = seen(client)
+    assert "96.46" in first
+    for later in (second, third):
+        assert "69.46" in later
+        assert "96.46" not in later
+    assert "x: 1.0" in second  # the first point is not proposed again
+    assert optimizer.usage.proposals == {"llm": 3}
+    assert [t.reward for t in optimizer.trials] == [69.46]
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_new_request_of_a_killed_ask_states_a_correction(tmp_path, partial):
+    first = ScriptedClient([answer(1), killed])
+    optimizer = opened(first, tmp_path / "s.jsonl")
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    if partial:
+        optimizer.enqueue({"x": 1})
+    with pytest.raises(Killed):
+        optimizer.ask(3)
+    del optimizer
+
+    # The request that was under way is repeated as it was: its answer may wait.
+    second = ScriptedClient([answer(1.5), answer(2.5)])
+    optimizer = opened(second, tmp_path / "s.jsonl")
+    optimizer.tell({"x": 2, "y": 2}, 69.46, replaces=0)
+    points = optimizer.ask(3)
+    assert [point["x"] for point in points] == [1, 1.5, 2.5]
+    assert second.requests[0].digest() == first.requests[1].digest()
+    assert "96.46" in seen(second)[0]
+    assert "69.46" in seen(second)[1]
+    assert "96.46" not in seen(second)[1]
+    assert optimizer.usage.proposals == {"llm": 3}
+
+
+def test_an_ask_killed_between_two_requests_continues_with_what_was_told(tmp_path):
+    """The answer to the first was paid for; the second was never sent."""
+    first = ScriptedClient([answer(1), answer(1.5)])
+    optimizer = opened(first, tmp_path / "s.jsonl")
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    optimizer.ask(2)
+    del optimizer
+    lines = (tmp_path / "s.jsonl").read_text().splitlines(keepends=True)
+    replied = next(i for i, line in enumerate(lines) if '"replied"' in line[:40])
+    (tmp_path / "s.jsonl").write_text("".join(lines[: replied + 1]))
+
+    second = ScriptedClient([answer(1.5)])
+    optimizer = opened(second, tmp_path / "s.jsonl")
+    optimizer.tell({"x": 2, "y": 2}, 69.46, replaces=0)
+    assert [point["x"] for point in optimizer.ask(2)] == [1, 1.5]
+    (text,) = seen(second)
+    assert "69.46" in text
+    assert "96.46" not in text
+    del optimizer
+    again = opened(ScriptedClient([]), tmp_path / "s.jsonl")
+    assert [point["x"] for point in again.pending] == [1, 1.5]
+
+
+def test_points_that_came_meanwhile_are_not_missing_for_a_partner():
+    def tell(_):
+        optimizer.tell({"x": -1, "y": -1}, 3.0)
+        return Reply((Completion(answer(1)),))
+
+    client = ScriptedClient([tell, answer(1.5)])
+    optimizer = opened(client, partner="cma", max_requests=2, noisy=False)
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    assert [point["x"] for point in optimizer.ask(2)] == [1, 1.5]
+    assert optimizer.usage.proposals == {"llm": 2}
