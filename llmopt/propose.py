@@ -352,8 +352,8 @@ class _Loop:
 
     def _accept_all(self, answer: Reading, completion: Completion) -> None:
         """Add the points of an answer; raise if none of them can be used."""
-        outcome, faults = self.outcome, []
-        dropped = list(answer.dropped)
+        outcome, faults = self.outcome, list[Unusable]()
+        dropped, reasons = list(answer.dropped), list(answer.dropped)
         for why in answer.dropped:
             outcome.rejected["unreadable"] += 1
             logger.warning("one of several points of an answer is skipped: %s", why)
@@ -366,13 +366,16 @@ class _Loop:
                 proposals.append(self._task.accept(reading, completion, self._scope))
             except Unusable as error:
                 faults.append(error)
-                dropped.append(f"{self._task.describe(reading)}: {error.reason.partition('; ')[0]}")
+                point = self._task.describe(reading)
+                dropped.append(f"{point}: {error.reason.partition('; ')[0]}")
+                reasons.append(f"{point}: {error.reason}")
         first = faults[0] if faults and not proposals and outcome.stop is None else None
         for fault in faults:
             if fault is not first:  # which is counted where it is caught
                 outcome.rejected[fault.kind] += 1
         if first is not None:
-            raise first
+            several = len(reasons) > 1  # the model reads what is wrong with each
+            raise Unusable(first.kind, "; ".join(reasons), first.raw) if several else first
         if dropped and proposals:  # the model reads it beside the last new point
             news = [i for i, p in enumerate(proposals) if not self._task.repeats(p)]
             last = news[-1] if news else -1

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped
+from llmopt import Float, LLMOptimizer, ScriptedClient, SearchStopped, Space
 from llmopt.client.base import Message, Request
 from llmopt.prompt import Reading, get_prompt
 from llmopt.prompt.situation import Question, Situation
@@ -111,6 +111,17 @@ def test_what_cannot_be_used_is_counted_and_the_rest_is_kept():
     tell(again, 2)  # an answer with nothing new is complained about, once
     assert again.usage.rejected == {"duplicate": 2}
     assert "already tried" in client.requests[2].text
+
+
+def test_the_model_reads_what_is_wrong_with_each_point_if_none_can_be_used():
+    client = ScriptedClient(["0.1", "0.1 bad 0.7", "0.2"])
+    space = Space(SPACE, constraints=["x <= 0.4"])
+    optimizer = LLMOptimizer(space, client, prompt=Several(), warmup=0, seed=1)
+    tell(optimizer, 2)
+    assert optimizer.usage.rejected == {"unreadable": 1, "duplicate": 1, "constraint": 1}
+    complaint = client.requests[2].text
+    for wrong in ("no number", "x: 0.1", "already tried", "x: 0.7", "this point breaks x <= 0.4"):
+        assert wrong in complaint
 
 
 @pytest.mark.parametrize("told", [0, 1, 2, 3])
