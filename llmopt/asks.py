@@ -488,7 +488,14 @@ class Asks(Results[Params]):
                 raise
             return Queued((), words, Fixed.of(self.space, params).to_json())
 
-    def withdraw(self, params: Any = None, *, trial: int | None = None, feedback: str = "") -> None:
+    def withdraw(
+        self,
+        params: Any = None,
+        *,
+        trial: int | None = None,
+        feedback: str = "",
+        asked: int = 0,
+    ) -> None:
         """Drop a point that you will not evaluate, or a trial that never happened.
 
         A later `ask` may return the point: withdraw a failed trial to repeat its run. Record a
@@ -500,6 +507,7 @@ class Asks(Results[Params]):
             trial: Number from 0 (`Trial.number`) of a trial. It keeps this number, in the state
                 ``"withdrawn"``; ``tell(..., replaces=trial)`` can give it another result.
             feedback: Why the trial is withdrawn, in words, for prompts and reports.
+            asked: `Proposal.asked` of the pending point, if several are equal; 0 for the oldest.
 
         Raises:
             ParameterError: The point is not in the space, or neither pending nor queued; or there
@@ -511,10 +519,10 @@ class Asks(Results[Params]):
         if feedback and trial is None:
             raise ParameterError("withdraw(): feedback= is about a trial; give trial=, or omit it")
         with self._journal.lock:
-            event = self.read_withdrawn(params, trial)
+            event = self.read_withdrawn(params, trial, asked)
             self._journal.append(replace(event, feedback=clean(str(feedback))))
 
-    def read_withdrawn(self, params: Any, trial: int | None = None) -> Withdrawn:
+    def read_withdrawn(self, params: Any, trial: int | None = None, asked: int = 0) -> Withdrawn:
         """Check a point or a trial, and return what `withdraw` would record."""
         state = self._journal.state
         if trial is not None:
@@ -541,7 +549,8 @@ class Asks(Results[Params]):
             values = same[0] if same else None
         else:
             values = self.space.flatten(params)
-        waiting = {key(p.values) for p in (*state.pending, *state.queue)}
+        one = [p for p in state.pending if p.asked == asked]
+        waiting = {key(p.values) for p in (one if asked else (*state.pending, *state.queue))}
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]
             there = [
@@ -555,7 +564,7 @@ class Asks(Results[Params]):
                 f"withdraw({short(params)}): {no_longer(state)}{took} Pending: {short(pending)}. "
                 f"Queued: {short(self.queued)}"
             )
-        return Withdrawn([self.space.to_json_values(values)], queued=False)
+        return Withdrawn([self.space.to_json_values(values)], queued=False, asked=asked)
 
     def give_back(self, proposals: Sequence[Proposal]) -> None:
         """Hand back points, so that the next `ask` returns them again."""

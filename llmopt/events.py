@@ -217,3 +217,4 @@ class Withdrawn(Event):
     fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
     trial: int | None = None  # a trial, from 0, which never happened
     feedback: str = ""  # why
+    asked: int = 0  # which one of several equal points was returned; 0 for the oldest

@@ -219,12 +219,21 @@ class State:
         return next(seed for seed in seeds if seed not in used)
 
     def without(
-        self, values: tuple[Any, ...], seed: int | None = None, *, latest: bool = False
+        self,
+        values: tuple[Any, ...],
+        seed: int | None = None,
+        *,
+        latest: bool = False,
+        asked: int = 0,
     ) -> tuple[Proposal | None, State]:
-        """Return a point's pending proposal (one with `seed` first), and the state without it."""
+        """Return a point's pending proposal, and the state without it.
+
+        The one that is `asked`, or with `seed`, comes first.
+        """
         key = self.space.key(values)
         places = [i for i, p in enumerate(self.pending) if self.space.key(p.values) == key]
         places = [i for i in places if seed is not None and self.pending[i].seed == seed] or places
+        places = [i for i in places if asked == self.pending[i].asked] or places
         if not places:
             return None, self
         place = places[-1 if latest else 0]
@@ -335,7 +344,7 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
         state = replace(state, partial=partial)
     for values in reversed(event.points):
         point = state.space.from_json_values(values)
-        proposal, state = state.without(point, latest=event.queued)
+        proposal, state = state.without(point, latest=event.queued, asked=event.asked)
         if proposal is not None and event.queued:
             state = replace(state, queue=(replace(proposal, seed=None), *state.queue))
         elif proposal is None and not event.queued:

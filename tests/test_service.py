@@ -589,6 +589,24 @@ def test_a_folder_is_no_search(tmp_path, capsys, monkeypatch, command):
         assert f"cannot read {folder}: it is a folder: give a regular file" in said
 
 
+def test_of_equal_points_the_named_one_is_withdrawn(tmp_path, capsys, caplog):
+    file, point = write(tmp_path, model="network", noisy=True), '{"x": 1, "k": 2}'
+    run(capsys, "enqueue", file, point, "--words", "first")
+    run(capsys, "enqueue", file, point, "--words", "second")
+    assert main(["enqueue", file, point]) == 0
+    capsys.readouterr()
+    run(capsys, "ask", file, "-n", "3")
+    said = run(capsys, "withdraw", file, "p2", "p2", status=2)
+    assert "'p2' was given twice. Nothing was withdrawn" in said
+    (gone,) = run(capsys, "withdraw", file, "p2")
+    assert (gone["point"], gone["explanation"]) == ("p2", "second")
+    assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [1, 3]
+    run(capsys, "tell", file, "p1", "--reward", "1")
+    said = run(capsys, "withdraw", file, "p1", status=2)  # p3 is equal
+    assert "it has a result" in said
+    assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [3]
+
+
 def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
     file = write(tmp_path, model="network")
     for point in run(capsys, "ask", file, "-n", "2")[:1]:

@@ -487,7 +487,7 @@ def enqueue(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], words: str = ""
 ) -> list[dict[str, Any]]:
     """Queue points, all of them or none, and return them as JSON."""
-    read = _each(optimizer, points, optimizer.read_queued, "queued")
+    read = _each(optimizer, points, lambda _, point: optimizer.read_queued(point), "queued")
     for point, _ in read:
         optimizer.enqueue(point, words)
     space, found = optimizer.space, list[Proposal | Fixed]()
@@ -500,14 +500,17 @@ def enqueue(
 
 
 def _each(
-    optimizer: LLMOptimizer[Any], points: Sequence[Any], check: Callable[[Any], T], done: str
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], check: Callable[[Any, Any], T], done: str
 ) -> list[tuple[Any, T]]:
-    """Check all points before the first one is recorded; errors name them as they were given."""
+    """Check all points before the first one is recorded; errors name them as they were given.
+
+    The arguments of `check` are a point as it was given, and the point itself.
+    """
     found = []
     for given in points:
         try:
             point = point_named(optimizer, given)
-            found.append((point, check(point)))
+            found.append((point, check(given, point)))
         except LLMOptError as error:
             said, several = str(error), len(points) > 1
             if isinstance(error, ParameterError):  # it may begin with the call in Python
@@ -537,10 +540,18 @@ def withdraw(
         optimizer.withdraw(trial=number, feedback=feedback)
         after = numbered(optimizer, optimizer.trials[number])
         return [after | {k: before[k] for k in ("label",) if k in before}]
+    twice = [name for name in points if isinstance(name, str) and points.count(name) > 1]
+    if twice:
+        raise LLMOptError(f"{short(twice[0])} was given twice. Nothing was withdrawn")
     found = []
-    for point, _ in _each(optimizer, points, optimizer.read_withdrawn, "withdrawn"):
+
+    def check(given: Any, point: Any) -> int:
+        asked = int(given[1:]) if isinstance(given, str) else 0  # an equal point has another name
+        return optimizer.read_withdrawn(point, asked=asked).asked
+
+    for point, asked in _each(optimizer, points, check, "withdrawn"):
         pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
-        optimizer.withdraw(point)
+        optimizer.withdraw(point, asked=asked)
         left = [*optimizer.pending_proposals, *optimizer.queued_proposals, None]
         places = zip([*pending, *queued], left, strict=True)
         place = next(i for i, (before, after) in enumerate(places) if before is not after)
