@@ -39,6 +39,7 @@ class Result:
     parts: Mapping[str, float] = field(default_factory=dict)
     instead_of: tuple[Value, ...] | None = None
     replaces: int | None = None
+    asked: int = 0  # which one of several equal pending points; 0 for the oldest
 
 
 def read_directions(direction: Any, name: str = "direction") -> tuple[Direction, ...]:

@@ -190,6 +190,7 @@ class Told(Event):
     ties: Sequence[float] = ()  # a code search breaks ties by them
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
     instead_of: Sequence[Any] = ()  # the point (pending, if not imported) whose place it took
+    asked: int = 0  # which one of several equal pending points; 0 for the oldest
 
 
 @dataclass(frozen=True)
@@ -217,4 +218,4 @@ class Withdrawn(Event):
     fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
     trial: int | None = None  # a trial, from 0, which never happened
     feedback: str = ""  # why
-    asked: int = 0  # which one of several equal points was returned; 0 for the oldest
+    asked: int = 0  # which one of several equal pending points; 0 for the oldest

@@ -326,6 +326,7 @@ class Results(Views, Account, Closing, Generic[Params]):
                     self._journal.arrays.keep(result.data, number, again),  # before its event
                     result.seed,
                     parts=dict(result.parts),
+                    asked=result.asked,
                     **more,
                 )
             )

@@ -228,12 +228,12 @@ class State:
     ) -> tuple[Proposal | None, State]:
         """Return a point's pending proposal, and the state without it.
 
-        The one that is `asked`, or with `seed`, comes first.
+        It is the one that is `asked`, if that is not 0. One with `seed` comes first.
         """
         key = self.space.key(values)
-        places = [i for i, p in enumerate(self.pending) if self.space.key(p.values) == key]
+        among = [(i, p) for i, p in enumerate(self.pending) if asked in (0, p.asked)]
+        places = [i for i, p in among if self.space.key(p.values) == key]
         places = [i for i in places if seed is not None and self.pending[i].seed == seed] or places
-        places = [i for i in places if asked == self.pending[i].asked] or places
         if not places:
             return None, self
         place = places[-1 if latest else 0]
@@ -460,7 +460,8 @@ def _told(state: State, event: Told) -> State:
     values = state.space.from_json_values(event.values, measured=True)
     asked = state.space.from_json_values(event.instead_of) if event.instead_of else None
     imported = event.kind == "imported"  # its asked point is of the other search
-    proposal, after = state.without(values if asked is None or imported else asked, event.seed)
+    point = values if asked is None or imported else asked
+    proposal, after = state.without(point, event.seed, asked=event.asked)
     stop = state.stop
     if proposal is None and asked is not None and not imported:
         raise ValueError("a point was measured in place of one that is not pending")

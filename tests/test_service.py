@@ -607,6 +607,21 @@ def test_of_equal_points_the_named_one_is_withdrawn(tmp_path, capsys, caplog):
     assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [3]
 
 
+def test_a_result_is_that_of_the_named_one_of_equal_points(tmp_path, capsys):
+    file, point = write(tmp_path, model="network", noisy=True), '{"x": 1, "k": 2}'
+    for words in ("first", "second", "third"):
+        run(capsys, "enqueue", file, point, "--words", words)
+    run(capsys, "ask", file, "-n", "3")
+    told = run(capsys, "tell", file, "p2", "--reward", "1")
+    told += run(capsys, "tell", file, '{"k": 3}', "--instead-of", "p3", "--reward", "2")
+    assert [(t["point"], t["explanation"]) for t in told] == [("p2", "second"), ("p3", "third")]
+    run(capsys, "tell", file, "p2", "--reward", "2")  # measured again
+    run(capsys, "tell", file, "--replaces", "p3", "--reward", "3")
+    optimizer = open_file(file, reads=True)
+    assert [p.asked for p in optimizer.pending_proposals] == [1]
+    assert [t.asked for t in optimizer.trials] == [2, 3, 0]
+
+
 def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
     file = write(tmp_path, model="network")
     for point in run(capsys, "ask", file, "-n", "2")[:1]:

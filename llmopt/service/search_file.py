@@ -627,6 +627,9 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), **others)
+    name = asked or named
+    if isinstance(name, str) and "replaces" not in others:
+        result = replace(result, asked=int(name[1:]))  # an equal point has another name
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
 
 
