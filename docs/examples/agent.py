@@ -31,7 +31,7 @@ async def main(folder: str) -> None:
         async def call(tool: str, **arguments: object) -> dict:
             return (await client.call_tool(tool, {"name": "bowl", **arguments})).structured_content
 
-        await call("create_search", space=SPACE, direction="minimize")
+        await call("create_search", space=SPACE, direction="minimize", options={"seed": 0})
         for _ in range(20):
             point = (await call("ask"))["points"][0]["params"]
             await call("tell", params=point, reward=score(point), feedback="smooth")
