@@ -108,13 +108,13 @@ class ModelCalls:
 
     Attributes:
         observe: Called with each `Replied` and `Failed` event; must not raise.
-        waiting: Returns what is entered while the client is called.
+        waiting: Returns what is entered while the client is called; ``None`` for nothing.
     """
 
     def __init__(self, client: Client, journal: Ledger, limits: Limits | None = None) -> None:
         self.client, self.journal, self.limits = client, journal, limits or NO_LIMITS
         self.observe: Callable[[Event], object] | None = None
-        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
         self._ready: tuple[int, Client] | None = None  # the process and client that were checked
         self._unsaved: list[Event] = []  # paid for, and not in the journal yet: its disk was full
 
@@ -344,7 +344,7 @@ class Scope:
                 owner.limits.check(owner.journal.spent, most)
             owner.journal.append(Called(digest, self.state.count, most, doubt))
             try:
-                with owner.waiting():
+                with (owner.waiting or nullcontext)():
                     return client.complete(request)
             except ClientError:
                 raise
