@@ -326,8 +326,12 @@ class History:
         Args:
             number: The trial's number from 0 in the order of recording.
         """
-        point = next((t for t in self.trials if number in t.measurements), None)
-        return f"#{(number if point is None else point.number) + 1}"
+        return f"#{self._points.get(number, number) + 1}"
+
+    @cached_property
+    def _points(self) -> dict[int, int]:
+        """The number of the point of each trial, where points repeat."""
+        return {number: point.number for point in self.trials for number in point.measurements}
 
     @property
     def objectives(self) -> tuple[str, ...]:

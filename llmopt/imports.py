@@ -100,9 +100,7 @@ class Row:
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
     former: tuple[Any, ...] = ()  # see `_former`
-    asked: Mapping[str, Any] | None = (
-        None  # parameters of the point that it was measured instead of
-    )
+    asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
 
 
 @dataclass

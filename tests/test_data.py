@@ -241,7 +241,7 @@ def test_a_study_s_arrays_and_reports_are_data():
 def test_shell_and_mcp_take_a_file(tmp_path):
     from llmopt.errors import LLMOptError
     from llmopt.service.mcp_tools import SearchFolder
-    from llmopt.service.search_file import tell
+    from llmopt.service.search_json import tell
 
     np.savez(tmp_path / "run-1.npz", path=np.arange(3))
     optimizer = LLMOptimizer(SPACE, ScriptedClient([]))

@@ -12,7 +12,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Search
 from llmopt.cli import main
 from llmopt.errors import ClientError, FallbackWarning, ParameterError
 from llmopt.prompt.answer_parts import notes_of
-from llmopt.service.search_file import status
+from llmopt.service.search_json import status
 
 SPACE = {"t": Float(0, 100), "k": Int(0, 5), "c": Categorical(["a", "b", "z"])}
 BRANCHES = {

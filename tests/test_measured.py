@@ -9,7 +9,7 @@ from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.cli import main
 from llmopt.errors import ParameterError, StorageError
 from llmopt.finals import Finals
-from llmopt.service.search_file import tell
+from llmopt.service.search_json import tell
 from llmopt.views import on_bounds
 
 SPACE = {

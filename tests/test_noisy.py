@@ -12,7 +12,7 @@ from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize
 from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
 from llmopt.policies import PolicySearch
 from llmopt.report_page.page import page
-from llmopt.service import search_file as service
+from llmopt.service import search_json as service
 from llmopt.trackers import Callback
 
 SPACE = {"x": Float(0.0, 1.0)}

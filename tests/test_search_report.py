@@ -17,7 +17,7 @@ from llmopt.cli import main
 from llmopt.code import CodeOptimizer
 from llmopt.report_page.figures import figures_of
 from llmopt.report_page.page import _placed, page
-from llmopt.service.search_file import status
+from llmopt.service.search_json import status
 
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("plotly")

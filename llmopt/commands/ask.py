@@ -10,7 +10,8 @@ import sys
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError, warn_user
 from llmopt.progress import waiting
-from llmopt.service.search_file import of_proposal, open_file
+from llmopt.service.search_file import open_file
+from llmopt.service.search_json import of_proposal
 from llmopt.util.files import read_json
 
 _WAIT = 600.0

@@ -9,7 +9,8 @@ import re
 
 from llmopt.commands.ask import add_file_arguments
 from llmopt.errors import LLMOptError
-from llmopt.service.search_file import enqueue, open_file
+from llmopt.service.search_file import open_file
+from llmopt.service.search_json import enqueue
 from llmopt.util.files import read_json
 
 QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""

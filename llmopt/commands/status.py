@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.commands.ask import add_file_argument
 from llmopt.commands.shared import trial_line
-from llmopt.service.search_file import numbered, open_file, status
+from llmopt.service.search_file import open_file
+from llmopt.service.search_json import numbered, status
 from llmopt.space import Categorical
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
         if not args.csv and not args.trials:
             print(json.dumps(status(optimizer), indent=2))
             return 0
-        trials = [numbered(optimizer, trial) for trial in optimizer.trials]
+        trials = numbered(optimizer, optimizer.trials)
         if args.csv:
             print(_table(optimizer, trials).to_csv(index_label="trial"), end="")
             return 0

@@ -13,7 +13,8 @@ from llmopt.commands.enqueue import QUOTED, point_of
 from llmopt.commands.shared import trial_line
 from llmopt.errors import LLMOptError
 from llmopt.evaluations import written
-from llmopt.service.search_file import numbered, open_file, tell
+from llmopt.service.search_file import open_file
+from llmopt.service.search_json import numbered, tell
 from llmopt.util.files import read_json
 from llmopt.util.text import counted
 
@@ -82,8 +83,8 @@ def main(args: argparse.Namespace) -> int:
             if report.all_refused:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
             refused = report.counts.get("refused", 0)
-            for trial in optimizer.trials[before - report.taken :]:
-                print(trial_line(numbered(optimizer, trial)), flush=True)
+            for line in numbered(optimizer, optimizer.trials[before - report.taken :]):
+                print(trial_line(line), flush=True)
         for line in tell(optimizer, results):
             print(trial_line(line), flush=True)
     if refused:

@@ -9,7 +9,8 @@ import re
 
 from llmopt.commands.enqueue import add_points, point_of
 from llmopt.errors import LLMOptError
-from llmopt.service.search_file import open_file, withdraw
+from llmopt.service.search_file import open_file
+from llmopt.service.search_json import withdraw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

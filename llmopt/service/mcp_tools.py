@@ -21,14 +21,12 @@ from llmopt.errors import ClientError, LLMOptError, SearchStopped, did_you_mean
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.description import read_description
-from llmopt.service.search_file import (
-    AGENT,
-    MOST_DESCRIPTION,
+from llmopt.service.search_file import AGENT, MOST_DESCRIPTION, open_described
+from llmopt.service.search_json import (
     enqueue,
     leaders,
     numbered,
     of_proposal,
-    open_described,
     status,
     tell,
     withdraw,
@@ -413,7 +411,7 @@ class SearchFolder:
         """Get the latest trials, oldest first."""
         last = whole_number("last", last, 1, 1000)
         with self._search(name, reads=True) as optimizer:
-            return [numbered(optimizer, t) for t in optimizer.trials[-last:]]
+            return numbered(optimizer, optimizer.trials[-last:])
 
 
 def _read(path: Path) -> dict[str, Any]:

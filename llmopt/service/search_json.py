@@ -1,0 +1,414 @@
+"""What the shell and MCP read of a search and record in it, as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from llmopt.client.base import client_name
+from llmopt.client.folder import is_answered, number_of
+from llmopt.data import read_data_file
+from llmopt.errors import LLMOptError, ParameterError, warn_user
+from llmopt.evaluations import written
+from llmopt.history import Proposal, Trial, without_withdrawn
+from llmopt.optimizer import LLMOptimizer
+from llmopt.packing import DataError
+from llmopt.service.search_file import AGENT
+from llmopt.space.fixed import Fixed
+from llmopt.util.text import ended, short
+
+T = TypeVar("T")
+
+
+def plain(value: Any) -> Any:
+    """Return parameters in the form that JSON has: arrays and tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return value
+
+
+def _reasons(explanation: str) -> dict[str, str]:
+    """Return why a point was proposed, as JSON, without the line that says nothing."""
+    said = re.sub(r"(^|\n)Start from: new$", "", explanation)
+    return {"explanation": said} if said else {}
+
+
+def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, Any]:
+    """Return a pending point, as JSON; choices that have a name by it."""
+    params = plain(optimizer.space.labelled(proposal.values))
+    found = {"point": f"p{proposal.asked}", "params": params, "source": proposal.source}
+    return found | _reasons(proposal.explanation)
+
+
+def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, Any]:
+    """Return a point that waits for a later ask, as JSON."""
+    if isinstance(point, Proposal):
+        return {k: v for k, v in of_proposal(optimizer, point).items() if k != "point"}
+    found = {"params": plain(optimizer.space.with_names(point.named())), "source": "user"}
+    return found | _reasons(point.words)
+
+
+def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
+    """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
+    space, metrics = optimizer.space, optimizer.metrics
+
+    def by_name(rewards: tuple[float, ...] | None) -> Any:
+        if rewards and metrics:
+            return dict(zip(metrics, rewards, strict=True))
+        return rewards[0] if rewards and len(rewards) == 1 else plain(rewards)
+
+    if trial.evaluations > 1:  # a mean of 0.1 and 0.2 is 0.15 with a rounding error
+        shown = {name: float(f"{value:.12g}") for name, value in trial.parts.items()}
+        means = tuple(float(f"{value:.12g}") for value in trial.rewards or ())
+        trial = replace(trial, rewards=means or None, parts=shown)
+    old = () if len(trial.measurements) > 1 else trial.old_rewards
+    old = old[:-1] if old[-1:] == (trial.rewards,) else old  # the reward was right
+    found = {
+        "number": trial.number + 1,  # in the order of recording
+        "evaluations": trial.evaluations if trial.measurements else None,
+        "measurements": [n + 1 for n in trial.measurements] if trial.evaluations > 1 else None,
+        "point": f"p{trial.asked}" if trial.asked else None,
+        "params": plain(space.labelled(trial.values)),
+        "instead_of": trial.instead_of and plain(space.labelled(trial.instead_of)),
+        "reward": by_name(trial.rewards),
+        "state": trial.state,
+        "source": trial.source,
+        "stderr": trial.stderr,
+        "constraint_violation": trial.constraint_violation or None,
+        "parts": dict(trial.parts) or None,
+        "corrected": trial.corrected or None,
+        "old_reward": by_name(old[-1]) if old else None,
+        "old_rewards": [by_name(each) for each in old] if len(old) > 1 else None,
+        "old_parts": (trial.was and dict(trial.was.parts)) or None,
+        "old_feedback": (trial.was and trial.was.feedback) or None,
+        "feedback": trial.feedback or None,
+        **_reasons(trial.explanation),
+        "warning": optimizer.doubt(trial) or None,
+    }
+    return {k: v for k, v in found.items() if v is not None or k == "reward"}
+
+
+def numbered(optimizer: LLMOptimizer[Any], trials: Sequence[Trial[Any]]) -> list[dict[str, Any]]:
+    """Return trials as JSON, with the number of its point in prompts and reports as ``label``.
+
+    Where no points repeat, that is the trial's own number, and is left out.
+    """
+    history, found = optimizer.history, [of_trial(optimizer, trial) for trial in trials]
+    if not history.noisy:
+        return found
+    return [one | {"label": history.label(t.number)} for one, t in zip(found, trials, strict=True)]
+
+
+def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
+    """Return where a search stands, as JSON."""
+    waiting: dict[str, str] = {}
+    usage, calls = optimizer.usage, optimizer.calls_under_way
+    if calls:
+        name = client_name(optimizer.client)
+        said = f"a request to {name} waits for its answer"
+        if name.startswith("folder:"):
+            folder = Path(Path(name.removeprefix("folder:")).name)
+            number = number_of(folder, calls[0].digest)
+            if number is not None and is_answered(folder, number):
+                said = f"request {number} to {name} is answered: run `llmopt ask` with the same "
+                said += "options and candidates to take it"
+                waiting["waiting"] = said
+            else:
+                there = "" if number is None else f" (number {number})"
+                said += f"; `llmopt next {folder}` prints it{there}"
+        waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")
+        free = sum(not call.doubt for call in calls)  # they count once they have ended
+        usage = replace(
+            usage,
+            requests=usage.requests - free,
+            failed_requests=usage.failed_requests - len(calls),
+            unpriced=usage.unpriced - sum(call.doubt for call in calls if call.most is None),
+        )
+    elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
+        waiting["waiting"] = "a request waits for answer(); ask() shows it"
+    return {
+        "trials": len(without_withdrawn(optimizer.trials)),
+        "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
+        if optimizer.metrics
+        else list(optimizer.directions),
+        **leaders(optimizer),
+        **_recommended(optimizer),
+        "pending": [of_proposal(optimizer, p) for p in optimizer.pending_proposals],
+        "queued": [_queued(optimizer, point) for point in optimizer.queued_proposals],
+        **waiting,
+        **({"stopped": optimizer.stopped} if optimizer.stopped else {}),
+        "usage": asdict(usage),
+    }
+
+
+def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
+    """Return ``best``, as JSON: a trial, or the best feasible trial of each objective by name.
+
+    With several objectives, ``pareto`` is the number of trials on the Pareto front.
+    """
+    history = optimizer.history
+    if len(history.directions) == 1:
+        return {"best": _merged(optimizer, history.best)}
+    each = enumerate(history.objectives)
+    best = {name: _merged(optimizer, history.best_of(k)) for k, name in each}
+    return {"pareto": len(history.pareto_front), "best": best}
+
+
+def _merged(optimizer: LLMOptimizer[Any], trial: Trial[Any] | None) -> dict[str, Any] | None:
+    """Return a trial of the history, in which repeats of a point are one, as JSON."""
+    if trial is None:
+        return None
+    error = optimizer.history.stderr(trial)
+    found = of_trial(optimizer, replace(trial.recorded, stderr=error))
+    # Prompts and reports count points, and `number` counts trials.
+    return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
+
+
+def _recommended(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
+    """Return ``recommended``, as JSON: the trial that the model named as it ended the search."""
+    number = optimizer.recommended_number
+    named = (t for t in optimizer.history.trials if t.number + 1 == number)
+    trial = _merged(optimizer, next(named, None))
+    return {} if trial is None else {"recommended": trial}
+
+
+def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
+    """Return the point that `ask` printed with a name such as ``"p4"``, and all else as it is."""
+    if not isinstance(given, str):
+        return given
+    points: list[Any] = [*optimizer.trials, *optimizer.pending_proposals]
+    named = {f"p{point.asked}": point for point in points}
+    if given == "p0" or given not in named:
+        pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
+        raise LLMOptError(
+            f"{short(given)} names no point (any more, if it was withdrawn): expected an object of "
+            "parameters, or the name that `llmopt ask` printed. Pending: "
+            f"{', '.join(pending) or 'none'}"
+        )
+    point = named[given]
+    return optimizer.space.unflatten(getattr(point, "instead_of", None) or point.values)
+
+
+def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Tell results, all of them or none, and yield the trial of each, as JSON, once recorded."""
+    read = []
+    for number, told in enumerate(results, start=1):
+        try:
+            read.append(_read(optimizer, told))
+        except (LLMOptError, TypeError, DataError) as error:
+            if len(results) == 1:
+                raise LLMOptError(str(error)) from error
+            raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
+    asked = [one.instead_of for one in read if one.instead_of is not None]
+    if len(set(asked)) < len(asked):
+        raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
+    for one in read:
+        before = optimizer.repeated(one)
+        repeat = "" if before is None else optimizer.repetition(one, before)
+        logged = not optimizer.history.noisy or (before and before.state == "withdrawn")
+        if repeat and not logged:
+            warn_user(repeat, UserWarning)
+        was = None if one.replaces is None else optimizer.trials[one.replaces]
+        (trial,) = numbered(optimizer, [optimizer.tell_as(one)])
+        if was is not None and was.values != one.values:
+            trial["old_params"] = plain(optimizer.space.labelled(was.values))
+        warnings = [text for text in (trial.get("warning"), repeat) if text]
+        yield trial | ({"warning": " ".join(warnings)} if warnings else {})
+
+
+def enqueue(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], words: str = ""
+) -> list[dict[str, Any]]:
+    """Queue points, all of them or none, and return them as JSON."""
+    read = _each(optimizer, points, lambda _, point: optimizer.read_queued(point), "queued")
+    for point, _ in read:
+        optimizer.enqueue(point, words)
+    space, found = optimizer.space, list[Proposal | Fixed]()
+    for _, event in read:
+        if event.fixed:
+            found.append(Fixed.read(space, event.fixed, words))
+        else:
+            found.append(Proposal(space.from_json_values(event.values), "user", words))
+    return [_queued(optimizer, point) for point in found]
+
+
+def _each(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], check: Callable[[Any, Any], T], done: str
+) -> list[tuple[Any, T]]:
+    """Check all points before the first one is recorded; errors name them as they were given.
+
+    The arguments of `check` are a point as it was given, and the point itself.
+    """
+    found = []
+    for given in points:
+        try:
+            point = point_named(optimizer, given)
+            found.append((point, check(given, point)))
+        except LLMOptError as error:
+            said, several = str(error), len(points) > 1
+            if isinstance(error, ParameterError):  # it may begin with the call in Python
+                own = said.removeprefix(f"withdraw({short(point)}): ")
+                said = f"{short(given)}: {own}" if several or own != said else said
+            raise LLMOptError(f"{ended(said)} Nothing was {done}" if several else said) from error
+    return found
+
+
+def withdraw(
+    optimizer: LLMOptimizer[Any], points: Sequence[Any], trial: Any, feedback: str
+) -> list[dict[str, Any]]:
+    """Drop points, all of them or none, or a trial by its number from 1; return them as JSON."""
+    if trial is not None and points:
+        raise LLMOptError(f"got both {short(points[0])} and trial {short(trial)}: give one")
+    if trial is None and not points:
+        raise LLMOptError("expected a point, or as `trial` the number of a trial")
+    if trial is None and feedback:
+        raise LLMOptError(
+            "`feedback` says why a trial is withdrawn: give its number as `trial`. The reason why "
+            "a point could not be evaluated is recorded by `tell`, as `failed`; a point that you "
+            "no longer want is withdrawn without `feedback`"
+        )
+    if trial is not None:
+        number = _from_zero(optimizer, "trial", trial)
+        (before,) = numbered(optimizer, [optimizer.trials[number]])
+        optimizer.withdraw(trial=number, feedback=feedback)
+        former = {"label": before["label"]} if "label" in before else {}  # it has another one now
+        return [of_trial(optimizer, optimizer.trials[number]) | former]
+    twice = [name for name in points if isinstance(name, str) and points.count(name) > 1]
+    if twice:
+        raise LLMOptError(f"{short(twice[0])} was given twice. Nothing was withdrawn")
+    found = []
+
+    def check(given: Any, point: Any) -> int:
+        asked = int(given[1:]) if isinstance(given, str) else 0  # an equal point has another name
+        return optimizer.read_withdrawn(point, asked=asked).asked
+
+    for point, asked in _each(optimizer, points, check, "withdrawn"):
+        pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
+        optimizer.withdraw(point, asked=asked)
+        left = [*optimizer.pending_proposals, *optimizer.queued_proposals]
+        gone = [of_proposal(optimizer, p) for p in _missing(pending, left)]
+        gone += [_queued(optimizer, p) for p in _missing(queued, left)]
+        found += [line | {"state": "withdrawn"} for line in gone]
+    return found
+
+
+def _missing(before: Sequence[T], after: Sequence[Any]) -> list[T]:
+    """Return the objects of a list that another one lacks; equal ones are not the same."""
+    there = set(map(id, after))
+    return [one for one in before if id(one) not in there]
+
+
+def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
+    """Return the number from 0 of a trial, which counts from 1 here.
+
+    It may also be named by its point: ``"#16"`` as in prompts, or ``"p12"`` as `ask` printed it.
+    """
+    trials, count = optimizer.trials, len(optimizer.trials)
+    if type(value) is int and 1 <= value <= count:
+        return value - 1
+    named = [t for t in trials if t.asked and f"p{t.asked}" == value]
+    labels = [optimizer.history.label(t.number) for t in trials]
+    there = [t for t in trials if labels[t.number] in (value, *(labels[n.number] for n in named))]
+    there = without_withdrawn(there) or there
+    if len(there) > 1:
+        numbers = ", ".join(str(t.number + 1) for t in there)
+        raise LLMOptError(
+            f"{name}={short(value)}: that point was measured {len(there)} times; give the number "
+            f"of one of these trials: {numbers}"
+        )
+    if not there:
+        raise LLMOptError(
+            f"{name}={short(value)}: expected the `number` of one of {count} trials, counted from "
+            "1, or the name of a measured point, such as '#3' (in prompts) or 'p3' (of `ask`)"
+        )
+    return there[0].number
+
+
+def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
+    known = ("feedback", "stderr", "samples", "constraint_violation", "data", "parts",
+             "instead_of", "replaces")  # fmt: skip
+    if not isinstance(told, Mapping) or not {"params", "replaces"} & told.keys():
+        raise LLMOptError('expected an object such as {"params": {...}, "reward": 0.5}')
+    own = {"params", "reward", "failed", "source", "explanation", *known, *optimizer.space.names}
+    if by_name := {k: told[k] for k in optimizer.metrics if k in told and k not in own}:
+        if told.get("reward") is not None:
+            raise LLMOptError(f'got "reward" and {", ".join(map(repr, by_name))}: give one of them')
+        told = {k: v for k, v in told.items() if k not in by_name} | {"reward": by_name}
+    for key in told:
+        if key not in ("params", "reward", "failed", "source", "explanation", *known):
+            raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
+    if told.get("failed") is not None and told.get("reward") is not None:
+        raise LLMOptError(
+            f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
+            'give "reward" if the point was evaluated, or "failed" if it has no result'
+        )
+    others = {k: told[k] for k in known if told.get(k) is not None}
+    asked, named = told.get("instead_of"), told.get("params")
+    done = (t for t in optimizer.trials if t.asked and t.state != "withdrawn")
+    done = (t for t in done if f"p{t.asked}" == (asked or (t.instead_of and named)))
+    if "replaces" not in others and (trial := next(done, None)):
+        where = ", which was measured at another point" * (trial.instead_of is not None)
+        without = ' without "instead_of"' * bool(asked)
+        raise LLMOptError(
+            f"p{trial.asked} has its result, trial {trial.number + 1}{where}: correct it with "
+            f'"replaces": {trial.number + 1}, or give the parameters{without}'
+        )
+    params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
+    if told.get("reward") is None and "failed" not in told and "replaces" in others:
+        before = optimizer.trials[others["replaces"]]
+        before = before.was or before  # its outcome was right
+        told = {**told, "reward": before.reward}
+        told |= {"failed": before.feedback} if before.reward is None else {}
+    if "failed" not in told and "reward" not in told:
+        raise LLMOptError('give "reward", or "failed" with the reason in words')
+    _check_reward(told.get("reward"))
+    if isinstance(others.get("data"), str):  # a file
+        others["data"] = read_data_file(others["data"])
+    result = optimizer.read_result(params, told.get("reward"), **others)
+    name = asked or named
+    if isinstance(name, str) and "replaces" not in others:
+        result = replace(result, asked=int(name[1:]))  # an equal point has another name
+    return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _check_reward(reward: Any) -> None:
+    """Raise if JSON has a text, or of several rewards a null, in place of a number."""
+    several = isinstance(reward, (list, Mapping))
+    values = [*reward.values()] if isinstance(reward, Mapping) else reward if several else [reward]
+    texts = [value for value in values if isinstance(value, str)]
+    if texts or (several and None in values):
+        kind = f"a text{written(texts[0])}" if texts else "null"
+        raise LLMOptError(
+            f"reward={short(reward)}: expected a number, not {kind}; "
+            'if the evaluation failed, give "failed" with the reason in words, and no "reward"'
+        )
+
+
+def _completed(optimizer: LLMOptimizer[Any], params: Any, others: dict[str, Any]) -> Any:
+    """Return a point with what it omits of the asked point or the trial that `others` name."""
+    space, base = optimizer.space, None
+    if "replaces" in others:
+        others["replaces"] = _from_zero(optimizer, "replaces", others["replaces"])
+        base = optimizer.trials[others["replaces"]].values
+    if "instead_of" in others:
+        others["instead_of"] = point_named(optimizer, others["instead_of"])
+        base = space.flatten(others["instead_of"])
+    if base is not None and params == {}:
+        return space.unflatten(base)
+    if base is None or not Fixed.some(space, params):
+        return params
+    given = {space.place[name]: value for name, value in params.items()}  # of no candidate, perhaps
+    given = {i: space.dimensions[i].check(value, measured=True) for i, value in given.items()}
+    values = Fixed(space, given).apply(base)
+    return params if values is None else space.unflatten(values)
