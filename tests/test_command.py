@@ -368,6 +368,8 @@ def test_a_failed_call_is_repeated_once(log):
     [
         ('API Error: 529 {"type":"error","error":{"type":"overloaded_error"}}', 1),
         ("HTTP/1.1 503 Service Unavailable", 2),
+        ("API Error: 429 Too Many Requests", 0),
+        ("ERROR: exceeded retry limit, last status: 429 Too Many Requests, request id: 9c84", 1),
         ("The model is temporarily unavailable.", 0),
         ("Please try again in a moment", 0),
         ("API Error: Connection error.", 1),
@@ -632,7 +634,6 @@ def test_a_script_is_said_once_to_get_no_variable_of_its_account(tmp_path, monke
 @pytest.mark.parametrize(
     ("notice", "limited"),
     [
-        ("API Error: 429 Too Many Requests", True),
         ("Quota exceeded for quota metric 'Gemini requests' and limit 'per day'", True),
         ("You're out of extra usage · resets 3pm", True),
         ("Rate limit exceeded. Try again in 20 minutes.", True),

@@ -25,6 +25,12 @@ stream error: error sending request for url (https://api.openai.com/v1/responses
 ERROR: stream disconnected before completion: response.failed event received
 ERROR: unexpected status 503 Service Unavailable: upstream connect error, url: https://chatgpt.com
 ERROR: exceeded retry limit, last status: 500 Internal Server Error
+ERROR: exceeded retry limit, last status: 429 Too Many Requests, request id: 9c84b52ce87fbe62-SJC
+API Error: 429 Too Many Requests
+API Error: Request rejected (429) · Rate limited. Please try again later.
+Error: Error code: 429 - {'error': {'message': "We're receiving too many requests at the moment."}}
+[API Error: {"error":{"code":429,"message":"Resource exhausted","status":"Too Many Requests"}}]
+Error: You exceeded your current quota, please check your plan. Please retry in 34.074824224s.
 ERROR: We're currently experiencing high demand, which may cause temporary errors.
 ERROR: Selected model is at capacity. Please try a different model.
 Rate limit reached for gpt-5 on tokens per min (TPM): Limit 30000. Please try again in 1.2s.
@@ -53,14 +59,17 @@ You've hit your session limit · resets 3:45pm
 Opus weekly limit reached ∙ resets Oct 3, 9am
 You're out of extra usage · resets 3pm
 Credit balance is too low
-API Error: 429 Too Many Requests
 API Error: 429 rate_limit_error: this may be a temporary capacity issue; resets in 3 hours
 API Error: Request rejected (429): limit resets at 5pm
 ERROR: You've hit your usage limit. Upgrade to Pro or try again in 3 days 4 hours 12 minutes.
 ERROR: You've hit your usage limit. To get more access, try again at Oct 3rd, 2026 5:12 PM.
 ERROR: You've hit your usage limit. Try again in 3 minutes; our servers are overloaded.
 ERROR: Quota exceeded. Check your plan and billing details.
-ERROR: exceeded retry limit, last status: 429 Too Many Requests
+Quota exceeded for metric: free_tier_requests, per day, limit: 50. Please retry in 34.07s.
+You exceeded your current quota, please check your plan. Please retry in 3407.5s.
+Rate limit exceeded: 429 Too Many Requests: you've reached your weekly usage limit, please wait
+Error: 429 Too Many Requests: you (name) have reached your session usage limit, upgrade for higher
+Cloud Code Assist API error (429): Individual quota reached. Contact your administrator
 Quota exceeded for quota metric 'Gemini 2.5 Pro Requests' and limit 'per day per user per tier'
 [API Error: You have exhausted your daily quota on this model.]
 You have exhausted your capacity on this model. Your quota will reset after 18h31m10s.
@@ -122,6 +131,16 @@ def test_a_known_line_is_found_and_quoted_beside_warnings(line, kind):
 @pytest.mark.parametrize("line", lines(NEITHER))
 def test_another_failure_is_none_of_them(line):
     assert notice(line) is None
+
+
+def test_a_quota_per_minute_is_found_over_several_lines():
+    said = "You exceeded your current quota.\n* Quota exceeded for metric: tokens, limit: 250000\n"
+    found = notice(f"[API Error: {said}Suggested retry after 34.5s.]")
+    assert found is not None
+    assert found.kind == "busy"
+    found = notice(f"[API Error: {said}")
+    assert found is not None
+    assert found.kind == "limit"
 
 
 def test_an_overload_is_looked_for_at_the_end_and_a_limit_everywhere():

@@ -28,11 +28,15 @@ _SOON = r"(shortly|later|(in|after)\W{1,3}(a (moment|minute|few)|\d+(\.\d+)? ?s|
 # The first row with a match decides. A number alone may be a value of an answer.
 _PATTERNS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
     (
+        "busy",  # a quota per minute, as Gemini CLI reads it (its `googleQuotaErrors.ts`)
+        (r"quota(?![\s\S]*(per.?day|daily))[\s\S]{0,600}?\bretry (in|after) \d\d?(\.\d+)?m?s\b",),
+    ),
+    (
         "limit",  # of a subscription, for hours
         (
             r"(usage|session|weekly|hour) limit( (reached|exceeded))?",
             r"(hit|reached|exhausted|exceeded) your [\w ]*(limit|quota)",
-            r"quota exceeded|insufficient_quota|credit balance is too low",
+            r"quota (exceeded|reached)|insufficient_quota|credit balance is too low",
             r"out of (extra )?(usage|credits)",
             rf"(try again|retry){_AT}{_LATE}|retry.after\W{{1,4}}([3-9]\d\d|\d{{4,}})\b",
             r"\b(429\b|rate.?limit|limit reached|quota|capacity|too many requests)"
@@ -54,7 +58,10 @@ _PATTERNS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
             r"rate.?limit(_\w+|ed| (exceeded|reached))?\b",
             rf"(try again|retry|reset) {_SOON}",
             r"internal (server )?error|bad gateway|server had an error",
-            r"(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(429(?!\W+too many)|5(0[0234]|2[0249]))\b",
+            # Codex and Claude Code name a usage limit in words. A bare 429 also comes while quota
+            # is left: openai/codex issues 10550, 12782, 23304; anthropics/claude-code issue 69023.
+            r"(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(429|5(0[0234]|2[0249]))\b",
+            r"too many requests",
             r"connection (was )?(reset|refused|lost|error|closed|aborted)|network error",
             r"\b(ECONN(RESET|REFUSED|ABORTED)|E(TIMEDOUT|NETUNREACH|HOSTUNREACH|PIPE))\b",
             r"\b(ENOTFOUND|EAI_AGAIN)\b|socket hang up",
@@ -65,7 +72,7 @@ _PATTERNS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
             r"stream (closed|disconnected) before completion|error sending request",
         ),
     ),
-    ("limit", (r"too many requests|limit reached",)),
+    ("limit", (r"limit reached",)),
 )
 _TABLE = [(kind, re.compile("|".join(rows), re.IGNORECASE)) for kind, rows in _PATTERNS]
 # Of a limit that is not reached yet, or is none; or of a server here, which somebody has to start.
