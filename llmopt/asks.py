@@ -37,6 +37,7 @@ from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
 from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
+from llmopt.util.caller import CALLER
 from llmopt.util.text import clean, cut, short
 from llmopt.util.threads import Lock
 
@@ -554,7 +555,7 @@ class Asks(Results[Params]):
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]
             there = [
-                str(t.number + self.first_trial)
+                str(CALLER.get().number(t.number))
                 for t in without_withdrawn(state.trials)
                 if values and key(t.values) == key(values)
             ]

@@ -115,8 +115,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Before anything imports a library of the benchmarks.
     from llmopt.errors import LLMOptError, install_hint
+    from llmopt.util.caller import SHELL, called_by
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), called_by(SHELL):
         warnings.showwarning = _show_warning
         try:
             try:
@@ -188,7 +189,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
 
 
 def _one_line(message: object) -> str:
-    from llmopt.commands.shared import as_options
     from llmopt.util.text import clean
 
-    return clean(" ".join(as_options(message).split()))
+    return clean(" ".join(str(message).split()))

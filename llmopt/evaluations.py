@@ -18,6 +18,7 @@ from llmopt.history import Direction
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT, as_number
 from llmopt.util.arguments import MOST_SEED, whole_number
+from llmopt.util.caller import CALLER
 from llmopt.util.text import a_type, clean, cut, describe_curve, short
 
 _MOST_PARTS = 20  # of a reward
@@ -166,7 +167,8 @@ def read_result(
     if replaces is not None:
         replaces = whole_number("replaces", replaces, 0)
     if replaces is not None and instead_of is not None:
-        raise RewardError("got instead_of= and replaces=: the corrected trial keeps what it was")
+        one, other = map(CALLER.get().argument, ("instead_of", "replaces"))
+        raise RewardError(f"got {one} and {other}: the corrected trial keeps what it was")
     return Result(
         values,
         rewards,
@@ -194,8 +196,9 @@ def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Va
         raise ParameterError(f"{str(error).rstrip('.')}{written(texts[0])}") from None
     if not beyond and (outside := space.deviation(values, steps=False)):
         raise ParameterError(
-            f"{outside}. If it was measured in place of a pending point, give that as instead_of=; "
-            "else make a search with a wider range, and import the trials of this one"
+            f"{outside}. If it was measured in place of a pending point, give that as "
+            f"{CALLER.get().argument('instead_of')}; else make a search with a wider range, and "
+            "import the trials of this one"
         )
     return values
 
@@ -239,7 +242,7 @@ def _parts(parts: Any, objectives: Sequence[str], corrects: bool) -> dict[str, f
     if len(parts) > _MOST_PARTS:
         raise RewardError(
             f"parts: got {len(parts)}, expected at most {_MOST_PARTS}, which every prompt shows; "
-            "give further numbers as data="
+            "give further numbers as `data`"
         )
     named = {
         part_name(name): _number(value, f"parts[{name!r}]")

@@ -29,6 +29,7 @@ from llmopt.history import Direction, Trial
 from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
+from llmopt.util.caller import CALLER
 from llmopt.util.files import read_json, read_table
 from llmopt.util.text import a_type, short
 
@@ -335,9 +336,10 @@ def read_rows(
             continue
         doubt = doubt_of(space, one.values, moved=bool(words.get("beyond")))
         if there and source.table:  # it may be a correction
-            n, before = there[-1].number + 1, there[-1].reward
-            again = f"trial #{n} has its point with reward {before}: this is another measurement"
-            again += f". If it corrects trial #{n}, withdraw the new trial, and tell `replaces`"
+            n, before = there[-1].number, there[-1].reward
+            again = f"trial #{n + 1} has its point with reward {before}: this is another "
+            again += "measurement. If it corrects that trial, withdraw the new one, and tell it "
+            again += f"with {CALLER.get().trial('replaces', n)}"
             doubt = "; ".join(filter(None, [doubt, again]))
         rows[number] = ImportedRow(number, "taken", doubt)
         results[number] = one

@@ -49,6 +49,7 @@ from llmopt.repeats import Merged
 from llmopt.space import Space
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
+from llmopt.util.caller import CALLER
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, short
 from llmopt.util.threads import Lock
@@ -67,7 +68,6 @@ class Results(Views, Account, Closing, Generic[Params]):
     directions: tuple[Direction, ...]
     metrics: tuple[str, ...]  # names of the objectives; none if they have none
     prompt: Prompt
-    first_trial = 0  # from which messages count trials as arguments; 1 in the shell
     _callbacks: Callbacks | None
     _journal: Journal
     _merged: Merged
@@ -223,16 +223,13 @@ class Results(Views, Account, Closing, Generic[Params]):
             return result
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":
-            named = "number" if self.first_trial else "Trial.number"
-            here, *there = (
-                f"{self.history.label(n)} ({named} {n + self.first_trial})"
-                for n in (before.number, *same)
-            )
+            here, named = self.history.label(before.number), CALLER.get().trial
+            there = [f"{self.history.label(n)} ({named('replaces', n)})" for n in same]
             raise ParameterError(
-                f"replaces: trial {here} is {short(before.params)} with reward {before.reward}, "
-                f"and the point given, {short(self.space.labelled(result.values))}, is that of "
-                f"{' or '.join(there)}: give that number. If {here.split()[0]} was mistyped, "
-                "withdraw it first"
+                f"{named('replaces', before.number)}: trial {here} is {short(before.params)} with "
+                f"reward {before.reward}, and the point given, "
+                f"{short(self.space.labelled(result.values))}, is that of {' or '.join(there)}: "
+                f"give that number. If {here} was mistyped, withdraw it first"
             )
         return self._corrected(result, before.was or before, words)
 
@@ -341,10 +338,10 @@ class Results(Views, Account, Closing, Generic[Params]):
             return ""
         moved, former = trial.instead_of is not None, self._journal.state.former
         wrong = doubt_of(self.space, trial.values, moved, former)
+        right = CALLER.get().trial("replaces", trial.number)
         return wrong and (
             f"trial {self.history.label(trial.number)}: {wrong}. It was recorded all the same; if "
-            "that is a mistake, record the right point with "
-            f"replaces={trial.number + self.first_trial}"
+            f"that is a mistake, record the right point with {right}"
         )
 
     def repeated(self, result: Result) -> Trial[Any] | None:
@@ -360,7 +357,7 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def repetition(self, result: Result, before: Trial[Any]) -> str:
         """Say that a result records the point of an earlier trial again; see `repeated`."""
-        label = self.history.label(before.number)
+        label, caller = self.history.label(before.number), CALLER.get()
         if before.state == "withdrawn":
             said, was = f"trial {label} was withdrawn: it counts again", before.was
             kept = [f"part {name}" for name in was.parts if name in result.parts] if was else []
@@ -374,9 +371,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                 counts = "a failure does not count in the mean reward of a point"
             return (
                 f"this is evaluation {made + 1} of the point of trial {label}: {counts}. If it "
-                "corrects that trial, withdraw "
-                f"trial={len(trials) + self.first_trial} and tell it with "
-                f"replaces={before.number + self.first_trial}"
+                f"corrects that trial, withdraw {caller.trial('trial', len(trials))} and tell it "
+                f"with {caller.trial('replaces', before.number)}"
             )
         if result.rewards is None:
             now = "as a failure"
@@ -389,8 +385,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         return (
             f"the point of trial {label} was recorded again {now}: it counts as "
             "another trial. If this is that trial's right result, tell it with "
-            f"replaces={before.number + self.first_trial}; if rewards are noisy, set `noisy` to "
-            "true"
+            f"{caller.trial('replaces', before.number)}; if rewards are noisy, set `noisy` to true"
         )
 
     def _warn_of_repeat(self, result: Result) -> None:
@@ -657,15 +652,17 @@ def no_longer(state: State, queued: bool = True) -> str:
 def _check_place(state: State, result: Result, asked: Any) -> None:
     """Raise if a point cannot have been measured in place of the one that `ask` returned."""
     assert result.instead_of is not None
+    argument = CALLER.get().argument
+    named = argument("instead_of")
     if state.without(result.instead_of)[0] is None:
         raise ParameterError(
-            f"instead_of={short(asked)}: {no_longer(state, queued=False)} "
-            "Without instead_of=, tell() records any point of the space"
+            f"{argument('instead_of', short(asked))}: {no_longer(state, queued=False)} "
+            f"Without {named}, any point of the space is recorded"
         )
     if result.instead_of == result.values:
-        raise ParameterError("instead_of= is the same point as the one given: leave it out")
+        raise ParameterError(f"{named} is the same point as the one given: leave it out")
     if state.without(result.values)[0] is not None:
         raise ParameterError(
-            "instead_of=: the point given is pending, too: record its result without "
-            "instead_of=, and withdraw the other point if you will not evaluate it"
+            f"{named}: the point given is pending, too: record its result without {named}, and "
+            "withdraw the other point if you will not evaluate it"
         )

@@ -20,6 +20,7 @@ from llmopt.points import StoredPoints
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.space import Space
 from llmopt.state import State
+from llmopt.util.caller import CALLER
 from llmopt.util.text import difference, short
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
         raise StorageError(
             f"{path}: the run has another configuration: {'; '.join(differences[:_SHOWN])}"
             f"{more}. Give the same configuration to continue that search, or another file to "
-            "start a new one; import_trials(FILE) then takes over the trials of this one"
+            f"start a new one; {CALLER.get().imports} then takes over the trials of this one"
         )
     changes += [
         f"another {'model' if name == 'client' else name} ({difference(old, new)})"

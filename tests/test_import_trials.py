@@ -231,6 +231,11 @@ def test_the_shell_takes_them(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "old.jsonl: 3 taken" in shown.err
     assert [json.loads(line)["number"] for line in shown.out.splitlines()] == [1, 2, 3]
+    (tmp_path / "other.csv").write_text("lr,layers,act,reward\n0.1,2,relu,1\n")
+    for _ in range(2):
+        assert main(["tell", str(described), "--import", str(tmp_path / "other.csv")]) == 0
+        (tmp_path / "other.csv").write_text("lr,layers,act,reward\n0.1,2,relu,2\n")
+    assert "withdraw the new one, and tell it with --replaces 4" in capsys.readouterr().err
     (tmp_path / "book.csv").write_text("lr,layer,act,Remarks,reward\n0.1,2,relu,brown,1\n")
     assert main(["tell", str(described), "--import", str(tmp_path / "book.csv")]) == 2
     shown = capsys.readouterr()
@@ -376,7 +381,7 @@ def test_a_row_that_may_correct_a_trial_is_doubted():
     report = optimizer.import_trials([{**POINTS[0][0], "reward": 2.5}])
     assert report.counts == {"taken": 1}
     assert "trial #1 has its point with reward 3.0: this is another measurement" in str(report)
-    assert "withdraw the new trial, and tell `replaces`" in str(report)
+    assert "withdraw the new one, and tell it with replaces=0" in str(report)
 
 
 def test_two_columns_of_rewards_are_refused():

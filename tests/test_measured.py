@@ -268,7 +268,7 @@ def test_a_study_and_the_page_have_it():
     assert "is outside [20.0, 80.0]" in shown
 
 
-def test_it_is_recorded_from_the_shell(tmp_path, capsys):
+def test_it_is_recorded_from_the_shell(tmp_path, capsys, caplog):
     file = tmp_path / "reaction.json"
     space = {
         "temp": {"type": "number", "minimum": 20, "maximum": 80, "multipleOf": 5},
@@ -285,6 +285,8 @@ def test_it_is_recorded_from_the_shell(tmp_path, capsys):
     _, (trial,), _ = run("tell", file, '{"temp": 81.3}', "--instead-of", "p1", "--reward", "7")
     assert trial["params"] == {**asked["params"], "temp": 81.3}
     assert "is outside [20.0, 80.0]" in trial["warning"]
+    assert "record the right point with --replaces 1" in trial["warning"]
+    assert trial["warning"] in caplog.messages
     _, (corrected,), _ = run("tell", file, "--replaces", "1", "--reward", "8")
     assert corrected["params"] == trial["params"]
     _, (shown,), _ = run("status", file, "--trials")
@@ -294,6 +296,8 @@ def test_it_is_recorded_from_the_shell(tmp_path, capsys):
     code, _, err = run("tell", file, '{"temp": 813, "eq": 1}', "--reward", "9")
     assert code == 2
     assert "give that as --instead-of" in err
+    _, _, err = run("tell", file, '{"params": {}, "trial=1": 2}')
+    assert "unknown key 'trial=1'" in err  # the user's own text
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("int8", 127), ("float32", 3.4e38)])

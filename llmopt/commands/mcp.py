@@ -13,6 +13,7 @@ from llmopt.commands.shared import add_packages_argument
 from llmopt.errors import LLMOptError, did_you_mean, needs
 from llmopt.service.mcp_tools import SearchFolder
 from llmopt.service.search_file import AGENT
+from llmopt.util.caller import MCP, called_by
 from llmopt.util.text import short, shortened
 
 _INSTRUCTIONS = f"""\
@@ -99,7 +100,8 @@ def make_server(searches: SearchFolder) -> Any:
         @functools.wraps(function)
         def told(*args: Any, **kwargs: Any) -> Any:
             try:
-                return function(*args, **kwargs)
+                with called_by(MCP):
+                    return function(*args, **kwargs)
             except (LLMOptError, ImportError, ValueError) as error:
                 raise ToolError(shortened(str(error))) from None
 

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from llmopt.client.model_string import OptionError, with_options
 from llmopt.errors import LLMOptError, did_you_mean
 from llmopt.util.files import read_text, read_toml
-
-_ARGUMENT = re.compile(r"\b(instead_of|replaces|trial)=(?=([\w'\"#{-]?))")
-
-
-def as_options(message: object) -> str:
-    """Return a message that names options of the shell in place of arguments in Python."""
-    text = str(message).replace("import_trials(FILE)", "`llmopt tell --import FILE`")
-    return _ARGUMENT.sub(lambda m: f"--{m[1].replace('_', '-')}{' ' * bool(m[2])}", text)
-
-
-def trial_line(trial: Mapping[str, Any]) -> str:
-    """Return a trial as a line of JSON, whose warning names options."""
-    warning = {"warning": as_options(trial["warning"])} if "warning" in trial else {}
-    return json.dumps({**trial, **warning})
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmopt.commands.ask import add_file_argument
-from llmopt.commands.shared import trial_line
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import numbered, status
 from llmopt.space import Categorical
@@ -44,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
             print(_table(optimizer, trials).to_csv(index_label="trial"), end="")
             return 0
         for trial in trials:
-            print(trial_line(trial))
+            print(json.dumps(trial))
     return 0
 
 

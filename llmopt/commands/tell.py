@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import re
 import sys
 from collections.abc import Iterator
 
 from llmopt.commands.ask import add_file_arguments
 from llmopt.commands.enqueue import QUOTED, point_of
-from llmopt.commands.shared import trial_line
 from llmopt.errors import LLMOptError
 from llmopt.evaluations import written
 from llmopt.service.search_file import open_file
@@ -84,9 +84,9 @@ def main(args: argparse.Namespace) -> int:
                 raise LLMOptError(f"no row of {args.source} could be taken; nothing was recorded")
             refused = report.counts.get("refused", 0)
             for line in numbered(optimizer, optimizer.trials[before - report.taken :]):
-                print(trial_line(line), flush=True)
+                print(json.dumps(line), flush=True)
         for line in tell(optimizer, results):
-            print(trial_line(line), flush=True)
+            print(json.dumps(line), flush=True)
     if refused:
         raise LLMOptError(
             f"refused {refused} of {counted(len(report.rows), 'row')} of {args.source}, and "

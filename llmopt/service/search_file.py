@@ -162,14 +162,10 @@ def _open(
     until, said = time.monotonic() + wait, False
     try:
         if reads:
-            optimizer = _to_read(kind, arguments, path)
-            optimizer.first_trial = 1
-            return optimizer
+            return _to_read(kind, arguments, path)
         while True:
             try:
-                optimizer = kind(storage=path, **arguments)
-                optimizer.first_trial = 1
-                return optimizer
+                return kind(storage=path, **arguments)
             except StorageInUseError:
                 if time.monotonic() >= until:
                     raise

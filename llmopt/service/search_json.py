@@ -20,6 +20,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.search_file import AGENT
 from llmopt.space.fixed import Fixed
+from llmopt.util.caller import CALLER
 from llmopt.util.text import ended, short
 
 T = TypeVar("T")
@@ -317,6 +318,7 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     trials, count = optimizer.trials, len(optimizer.trials)
     if type(value) is int and 1 <= value <= count:
         return value - 1
+    given = CALLER.get().argument(name, short(value))
     named = [t for t in trials if t.asked and f"p{t.asked}" == value]
     labels = [optimizer.history.label(t.number) for t in trials]
     there = [t for t in trials if labels[t.number] in (value, *(labels[n.number] for n in named))]
@@ -324,12 +326,12 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     if len(there) > 1:
         numbers = ", ".join(str(t.number + 1) for t in there)
         raise LLMOptError(
-            f"{name}={short(value)}: that point was measured {len(there)} times; give the number "
+            f"{given}: that point was measured {len(there)} times; give the number "
             f"of one of these trials: {numbers}"
         )
     if not there:
         raise LLMOptError(
-            f"{name}={short(value)}: expected the `number` of one of {count} trials, counted from "
+            f"{given}: expected the `number` of one of {count} trials, counted from "
             "1, or the name of a measured point, such as '#3' (in prompts) or 'p3' (of `ask`)"
         )
     return there[0].number
