@@ -92,8 +92,9 @@ class AskOptions:
             again; ``"auto"`` asks again under the prompt ``"words"`` and clips under the others.
         on_error: After a failure of the model or at a cap, ``"raise"`` an error, or ``"fallback"``
             to a random point, with a warning, and count
-            it. A missing or refused key, model or package
-            always raises. After an error you can repeat the call, and nothing is lost.
+            it. A missing or refused key, model or package, and a server that cannot be reached
+            before the first request, always raise. After an error you can repeat the call, and
+            nothing is lost.
         max_fallbacks: Maximum number of random points in a row for a model that fails, or whose
             answers cannot be used: the next failure raises an error, whatever `on_error` says, and
             the call, repeated, asks again. A model whose first answers could all not be read raises
