@@ -112,6 +112,8 @@ def propose_in_turns(
         outcome = ask_model(history, n)
         order = order[1:]
     turns = n - len(outcome.proposals) if outcome.capped or not first else 0
+    if outcome.capped:  # the partners continue
+        outcome = replace(outcome, trouble="", capped=False, failed=False)
     for _ in range(turns):
         turn = min(order, key=counts.__getitem__)  # the first of them, in a tie
         counts[turn] += 1
@@ -129,8 +131,8 @@ def propose_in_turns(
                 outcome.trouble = f"the partner {partner.source!r} had no new point"
     if wanted["llm"]:
         answer = ask_model(_with(history, outcome.proposals), wanted["llm"])
-        outcome.proposals += answer.proposals
-        outcome = replace(answer, proposals=outcome.proposals)
+        answer.proposals[:0] = outcome.proposals
+        outcome = replace(answer, trouble=answer.trouble or outcome.trouble)
     fill(outcome, asking, scope, space, rng, n, seen, fixed)
     return outcome
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,68 @@ class TestOptuna:
         assert found.count("sampler") == len(found) / 2  # they take turns
         branches = {frozenset(t.params) for t in study.trials[6:]}
         assert branches <= {frozenset({"kind", "x"}), frozenset({"kind", "y", "k"})}
+
+    def test_a_sampler_moves_on_from_a_branch_that_is_a_single_point(self):
+        def objective(trial) -> float:
+            kind = trial.suggest_categorical("kind", ["a", "b", "c"])
+            return 1.0 if kind == "a" else (trial.suggest_float(kind, -5, 5) - 2) ** 2
+
+        tpe = optuna.samplers.TPESampler(multivariate=True, group=True, seed=0)
+        one = LLMSampler(
+            ScriptedClient(["kind: b, b: 4.5"]),
+            prompt="props",
+            partner=tpe,
+            n_startup_trials=12,
+            max_requests=1,
+            seed=2,
+        )
+        study = optuna.create_study(sampler=one)
+        study.optimize(objective, n_trials=45)
+        assert sum(t.params["kind"] == "a" for t in study.trials[12:]) <= 1
+        assert [source(t) for t in study.trials[12:]] == ["llm"] + ["sampler"] * 32
+
+    @pytest.mark.parametrize("noisy", [False, True])
+    def test_a_sampler_that_only_repeats_a_point(self, noisy):
+        tries = []
+
+        class Stubborn(optuna.samplers.BaseSampler):
+            def infer_relative_search_space(self, study, trial):
+                return {}
+
+            def sample_relative(self, study, trial, search_space):
+                return {}
+
+            def sample_independent(self, study, trial, name, distribution):
+                told = [t.state.name for t in study.get_trials(deepcopy=False)]
+                tries.append((len(study.trials) - trial.number, told.count("PRUNED")))
+                return 0.5
+
+        one = LLMSampler(
+            ScriptedClient(["x: 1.0"]),
+            prompt="props",
+            partner=Stubborn(),
+            n_startup_trials=0,
+            space={"x": optuna.distributions.FloatDistribution(-5, 5)},
+            noisy=noisy,
+            max_requests=1,
+        )
+        study = optuna.create_study(sampler=one)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            study.optimize(lambda trial: trial.suggest_float("x", -5, 5), n_trials=4)
+        found = [source(t) for t in study.trials]
+        if noisy:
+            assert found == ["llm", "sampler", "sampler", "sampler"]
+            assert tries == [(1, 0)] * 3
+            return
+        assert found == ["llm", "sampler", "fallback", "fallback"]
+        assert one.usage.fallbacks == 2
+        assert tries == [(1, 0)] + [(1 + k, k) for k in range(24)] * 2
+        assert [t.state.name for t in study.trials] == ["COMPLETE"] * 4
+        said = [str(w.message) for w in caught if issubclass(w.category, FallbackWarning)]
+        assert len(said) == 2
+        assert all("the partner 'sampler' had no new point" in text for text in said)
+        assert not any("from here on" in text for text in said)
 
     def test_several_partners(self):
         study = optuna.create_study(

@@ -327,7 +327,9 @@ class Asker:
         model.refused.clear()
         asking = replace(self._asking, options=options, notes=notes)
         partners = [
-            replace(p, trial=(study, trial, space)) if isinstance(p, SamplerPartner) else p
+            replace(p, trial=(study, trial, space), repeats=options.noisy)
+            if isinstance(p, SamplerPartner)
+            else p
             for p in self._partners
         ]
         # Parameters that are not asked for (`PartialFixedSampler` sets them) are not compared.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Container, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.random import Generator
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.storages import BaseStorage
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from llmopt.adapters.optuna.space import StudySpace
 from llmopt.history import History, Proposal, Source
@@ -18,7 +20,7 @@ from llmopt.space import Categorical, Space
 from llmopt.space.values import ABSENT, Value
 from llmopt.turns import Partner
 
-_TRIES = 3  # samples beyond the wanted ones
+_MOST_BAD = 24  # samples that cannot be used, before the model's fallback takes over
 
 
 def read_partners(partner: Any) -> tuple[Partner, ...]:
@@ -84,41 +86,83 @@ class SamplerPartner:
     """A sampler of Optuna's that proposes beside the model, from the same study.
 
     It sees every trial of every source. If a trial lacks some parameters (a branch that was not
-    taken), the sampler's values for them are dropped.
+    taken), the sampler's values for them are dropped. While it proposes, it also sees each sample
+    that cannot be used, such as a repeat, as a pruned trial without a value: a bad point, from
+    which it moves on.
 
     Attributes:
         sampler: The sampler.
         trial: The trial that the next points are for, with its study and its parameters.
+        repeats: Whether a tried point may be proposed again, as in a noisy study.
     """
 
     sampler: BaseSampler
     trial: tuple[Study, FrozenTrial, StudySpace] | None = None
+    repeats: bool = False
     source: Source = "sampler"
 
     def propose(
         self, space: Space, history: History, rng: Generator, n: int, seen: set[Hashable]
     ) -> list[Proposal]:
         """Return at most `n` new points with source ``"sampler"``: see `Partner.propose`."""
-        seen, proposals = set(seen), list[Proposal]()
-        for _ in range(n + _TRIES):
-            if len(proposals) == n or (point := self._draw()) is None:
+        assert self.trial is not None
+        study, trial, known = self.trial
+        seen, proposals = set() if self.repeats else set(seen), list[Proposal]()
+        if len(seen) >= space.cardinality <= space.tried(seen):
+            return []
+        storage, bad = _Beside(study._storage), 0
+        while len(proposals) < n and bad < _MOST_BAD:
+            params = self._draw(study, trial, known)
+            values = known.flatten(params)
+            if values is None:  # a range has changed, and no trial can say so
+                bad += 1
                 continue
-            values = space.conform(point)
+            values = space.conform(values)
             if _usable(space, values, seen):
                 seen.add(space.key(values))
                 proposals.append(Proposal(values, self.source))
+            else:
+                bad += 1
+            storage.add(trial, known.params(values), known.distributions)
+            study = Study(study.study_name, storage, study.sampler, study.pruner)  # type: ignore[arg-type]
         return proposals
 
-    def _draw(self) -> tuple[Value, ...] | None:
-        """Return a point with a value for every parameter; ``None`` where one is out of range."""
-        assert self.trial is not None
-        (study, trial, known), sampler = self.trial, self.sampler
+    def _draw(self, study: Study, trial: FrozenTrial, known: StudySpace) -> dict[str, Any]:
+        """Return a value for every parameter."""
+        sampler = self.sampler
         shared = sampler.infer_relative_search_space(study, trial)
         point = sampler.sample_relative(study, trial, shared)
         for name, distribution in known.distributions.items():
             if name not in point:
                 point[name] = sampler.sample_independent(study, trial, name, distribution)
-        return known.flatten({n: v for n, v in point.items() if n in known.distributions})
+        return {n: v for n, v in point.items() if n in known.distributions}
+
+
+class _Beside:
+    """A study's storage, with trials beside its own that are stored nowhere."""
+
+    def __init__(self, storage: BaseStorage) -> None:
+        self._storage, self._trials = storage, list[FrozenTrial]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def add(
+        self, now: FrozenTrial, params: dict[str, Any], known: Mapping[str, BaseDistribution]
+    ) -> None:
+        """Add a pruned trial without a value, after the trial `now`."""
+        number = now.number + 1 + len(self._trials)
+        own = {name: known[name] for name in params}
+        trial = create_trial(state=TrialState.PRUNED, params=params, distributions=own)
+        trial.number, trial._trial_id = number, -number
+        self._trials.append(trial)
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        """Return the trials of the study, and the ones beside them."""
+        beside = [t for t in self._trials if states is None or t.state in states]
+        return [*self._storage.get_all_trials(study_id, deepcopy, states), *beside]
 
 
 def _usable(space: Space, values: tuple[Value, ...], seen: Set[Hashable]) -> bool:
