@@ -107,7 +107,9 @@ class Trial(Generic[Params]):
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Total constraint violation; 0 means feasible.
-        stderr: Standard error of the (first) reward, if recorded.
+        stderr: Standard error of the (first) reward, if known: of one measurement the recorded one.
+            Of a repeated point, `best` and `pareto` have the estimate of `History.stderr`; those of
+            `History.trials`, which prompts show, have that from the point's own repeats.
         evaluations: Number of evaluations of the point; `rewards` is their mean.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
@@ -174,11 +176,6 @@ class Trial(Generic[Params]):
         if self.rewards is None:
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
-
-    @property
-    def recorded(self) -> Trial[Params]:
-        """The trial under the number of its first measurement."""
-        return replace(self, number=self.measurements[0]) if self.measurements else self
 
 
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
@@ -249,10 +246,21 @@ class History:
         return self.deviation if shown is None else shown
 
     def stderr(self, trial: Trial) -> float | None:
-        """Return the standard error of a trial, of a repeated point from the repeats of all."""
+        """Return the standard error of a trial's reward as `rank`, `best` and reports use it.
+
+        That of a single measurement is the recorded one. That of the mean of `n` repeats is
+        ``deviation / sqrt(n)``, from the repeats of all points, as two repeats may agree by chance.
+        ``None`` if it is not known, also if all repeats were equal.
+        """
         if trial.evaluations == 1:
             return trial.stderr
-        return self.deviation / math.sqrt(trial.evaluations)
+        return self.deviation / math.sqrt(trial.evaluations) or None
+
+    def recorded(self, trial: Trial[Params]) -> Trial[Params]:
+        """Return one of `trials` under the number of its first measurement, with its `stderr`."""
+        if not trial.measurements:
+            return trial
+        return replace(trial, number=trial.measurements[0], stderr=self.stderr(trial))
 
     @cached_property
     def _ranks(self) -> list[tuple[float, float]]:

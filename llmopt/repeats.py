@@ -17,10 +17,11 @@ from llmopt.space import Value
 class Merged(Follower):
     """Histories with repeated measurements of a point as one trial each.
 
-    Such a trial has the mean of the rewards, their standard error, the numbers of the measurements,
-    and the latest feedback. Failed and pruned trials stay as they are. Trials are renumbered in the
-    order of their first measurement, or as `History.places` says. Of a growing history only the
-    new trials are read.
+    Such a trial has the mean of the rewards, its standard error from these measurements alone, as
+    prompts show it (`History.stderr` estimates it from the repeats of all points), the numbers of
+    the measurements, and the latest feedback. Failed and pruned trials stay as they are. Trials are
+    renumbered in the order of their first measurement, or as `History.places` says. Of a growing
+    history only the new trials are read.
 
     Args:
         key: Tells which points are the same: `Space.key`.
@@ -73,8 +74,10 @@ def _merge(trials: Sequence[Trial]) -> Trial:
     known = [t.stderr for t in trials if t.stderr is not None]
     if len(known) == len(trials):
         stderr = math.sqrt(sum(e * e for e in known)) / len(known)
-    else:
+    elif np.ptp(rewards[:, 0]):
         stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
+    else:
+        stderr = None  # equal values say nothing of the error
     feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
     parts = [name for name in trials[0].parts if all(name in t.parts for t in trials)]
     return replace(

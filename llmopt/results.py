@@ -295,8 +295,9 @@ class Results(Views, Account, Closing, Generic[Params]):
         if doubt := self.doubt(trial):
             logger.warning("%s", doubt)
         if self._callbacks is not None:
-            best = self.history.best
-            self._callbacks.notify("told", trial, best and best.recorded, self.usage)
+            history = self.history
+            best = history.best and history.recorded(history.best)
+            self._callbacks.notify("told", trial, best, self.usage)
         self._inform()
         return trial
 
@@ -584,7 +585,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         history = self.history
         if history.best is None:
             raise NoTrialsError(why_no_best(history.trials))
-        return history.best.recorded
+        return history.recorded(history.best)
 
     @property
     def pareto(self) -> list[Trial[Params]]:
@@ -592,7 +593,8 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         With one objective: those that share the best reward.
         """
-        return [trial.recorded for trial in self.history.pareto_front]
+        history = self.history
+        return [history.recorded(trial) for trial in history.pareto_front]
 
     def recommend(self) -> Params:
         """Return the parameters to keep: those of `best`.

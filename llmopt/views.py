@@ -169,7 +169,7 @@ def outcome(history: History, space: Space, recommended: int | None = None) -> s
     ]
     if len(history.directions) > 1:
         return "\n".join(lines) + "\n"
-    one = {trial.recorded.number: trial for trial in history.complete}
+    one = {history.recorded(trial).number: trial for trial in history.complete}
     lucky = min(history.complete, key=History((), (), history.directions).rank, default=None)
     kept = one.get((recommended or 0) - 1, history.best)
     if lucky is not None:

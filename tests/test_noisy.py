@@ -31,7 +31,8 @@ def test_equal_points_merge_to_mean_and_error():
     assert (first.reward, first.evaluations, first.number) == (3.0, 3, 0)
     assert first.stderr == pytest.approx(math.sqrt(7 / 3))
     assert (other.reward, other.number) == (2.5, 1)
-    assert optimizer.best == first
+    assert optimizer.best.stderr == pytest.approx(first.stderr)
+    assert optimizer.best.params == first.params
     assert "#1 | 3 ± 1.5 (3 times) | 0.5" in client.requests[3].text
     assert optimizer.usage.rejected == {}
 
@@ -129,6 +130,45 @@ def test_told_errors_count_where_nothing_is_repeated():
     optimizer.tell({"x": 0.1}, 1.0, stderr=3.0)
     optimizer.tell({"x": 0.2}, 2.0, stderr=0.5)
     assert optimizer.recommend() == {"x": 0.2}
+
+
+def test_every_view_of_a_repeated_point_has_its_error_from_all_repeats(tmp_path):
+    """Two repeats agree by chance: `best` said ± 0.05, `status` and the report ± 1.6."""
+    seen = []
+
+    class Last(Callback):
+        def told(self, search, trial, best, usage):
+            seen.append(best.stderr)
+
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", noisy=True, callbacks=[Last()])
+    for x, reward in ((0.5, 9.0), (0.5, 9.1), (0.1, 1.0), (0.1, 5.4)):
+        optimizer.tell({"x": x}, reward)
+    pooled = math.sqrt((0.05**2 + 2.2**2) / 2)
+    errors = {
+        "best": optimizer.best.stderr,
+        "pareto": optimizer.pareto[0].stderr,
+        "status": service.status(optimizer)["best"]["stderr"],
+        "study": optimizer.to_optuna().trials[0].user_attrs["llmopt:stderr"],
+        "callback": seen[-1],
+        "rank": 9.05 + optimizer.history.rank(optimizer.history.best)[1],
+    }
+    assert errors == dict.fromkeys(errors, pytest.approx(pooled))
+    assert "± 1.6" in page(optimizer)
+    assert optimizer.history.trials[0].stderr == pytest.approx(0.05)  # in the frozen prompt
+    assert optimizer.trials_dataframe().stderr.isna().all()  # a row is one measurement
+
+
+def test_equal_repeats_are_no_certainty():
+    client = ScriptedClient([FIRST])
+    optimizer = LLMOptimizer(SPACE, client, "words", noisy=True, warmup=0)
+    for _ in range(3):  # the mean of three has a rounding error
+        optimizer.tell({"x": 0.1}, 0.1)
+    optimizer.ask()
+    assert "± " not in client.requests[0].text.partition("# Log")[2]
+    assert "all repeats of a point were equal" in client.requests[0].text
+    assert optimizer.best.stderr is None
+    assert "stderr" not in service.status(optimizer)["best"]
+    assert "±" not in page(optimizer).partition("<body>")[2].partition("<script>")[0]
 
 
 def test_nevergrad_recommends_no_lucky_point_either():

@@ -396,7 +396,7 @@ class PolicySearch(Views, Closing):
         if not named.rewards or named.state != "complete":
             return None
         as_good = named.rewards[0] >= best.rewards[0] - _AS_GOOD * abs(best.rewards[0])
-        return named.recorded if as_good else None
+        return self.optimizer.history.recorded(named) if as_good else None
 
     def choose(self, finalists: int = 5, starts: int | None = None) -> Trial[dict[str, Any]]:
         """Choose the best policy on new initial states, and return its trial.
@@ -411,7 +411,8 @@ class PolicySearch(Views, Closing):
         starts = 2 * len(self.starts) if starts is None else starts
         self._check_evaluated()
         fresh = start_seeds(self.seed, "final", whole_number("starts", starts, 1, MAX_STARTS))
-        trials = self.optimizer.history.complete
+        history = self.optimizer.history
+        trials = history.complete
         points = [self._parameters.flat(t.params) for t in trials]
         # Weight the mean as `size` returns: a trial may have been recorded without its returns.
         size = len(self.starts)
@@ -420,7 +421,7 @@ class PolicySearch(Views, Closing):
             points, known, finalists, lambda i: self._evaluator.evaluate(points[i], fresh)
         )
         sound = place is not None and any(final.mean is not None for final in finals)
-        chosen = trials[place or 0].recorded if sound else self.optimizer.best
+        chosen = history.recorded(trials[place or 0]) if sound else self.optimizer.best
         self._chosen = (len(self.optimizer.trials), chosen)
         return chosen
 

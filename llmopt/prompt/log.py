@@ -469,6 +469,8 @@ class Log(Follower):
         single = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
         if single:
             return f"The median standard error of a point is {rough(single[len(single) // 2])}."
+        if any(t.evaluations > 1 for t in self.history.complete):
+            return "How large the noise is cannot be said yet: all repeats of a point were equal."
         return "How large the noise is cannot be said yet: no point was measured twice."
 
     def choices(self) -> list[str]:

@@ -170,8 +170,7 @@ def _merged(optimizer: LLMOptimizer[Any], trial: Trial[Any] | None) -> dict[str,
     """Return a trial of the history, in which repeats of a point are one, as JSON."""
     if trial is None:
         return None
-    error = optimizer.history.stderr(trial)
-    found = of_trial(optimizer, replace(trial.recorded, stderr=error))
+    found = of_trial(optimizer, optimizer.history.recorded(trial))
     # Prompts and reports count points, and `number` counts trials.
     return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
 
