@@ -101,7 +101,8 @@ class Trial(Generic[Params]):
             trial, the last reported value.
         state: ``"complete"``, ``"failed"``, ``"pruned"``, or ``"withdrawn"``: it never happened.
         feedback: Words that came with the reward; for a failed or withdrawn trial, the reason.
-        source: See `Proposal`; ``"user"`` for a point that was never asked.
+        source: See `Proposal`; ``"user"`` for a point that `ask` did not return, or not again after
+            it was measured. A finalist has the source of its point.
         explanation: The model's explanation of the point.
         prompt_tokens: Share of the prompt tokens of the requests behind this point.
         completion_tokens: Likewise for completion tokens.
@@ -123,6 +124,8 @@ class Trial(Generic[Params]):
         parts: Named parts of the reward, or other numbers beside it, if recorded.
         instead_of: Flat values of the asked point that it was measured in place of, if any.
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
+        revised: Whether a correction changed its rewards or that it failed, and not only its words,
+            parts or point.
         old_rewards: The rewards before each correction, oldest first, and before it was withdrawn.
         asked: See `Proposal`.
         was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
@@ -154,6 +157,7 @@ class Trial(Generic[Params]):
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     instead_of: tuple[Value, ...] | None = None
     corrected: int = 0
+    revised: bool = False
     old_rewards: tuple[tuple[float, ...], ...] = ()
     asked: int = field(default=0, compare=False)
     was: Trial[Params] | None = None

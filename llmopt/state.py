@@ -470,8 +470,10 @@ def _told(state: State, event: Told) -> State:
         proposal = Proposal(values, first.source) if first else None
     elif proposal is None and event.kind == "search":
         stop = None  # the user continues the search
-        before = [t for t in state.trials if _open(t) == values]
-        proposal = Proposal(values, before[-1].source, before[-1].explanation) if before else None
+        at = (t for t in reversed(state.trials) if values in (t.values, t.instead_of))
+        last = next(at, None)  # if that was measured here, a repeat is the user's own
+        if last is not None and _open(last) == values:
+            proposal = Proposal(values, last.source, last.explanation)
     about = {**vars(proposal or Proposal(values, "user")), "values": values, "instead_of": asked}
     trial = _trial(state, event, len(state.trials), **about)
     return replace(after, trials=(*state.trials, trial), stop=stop)
@@ -495,6 +497,9 @@ def _corrected(state: State, event: Corrected) -> State:
         "old_rewards": _old_rewards(before),
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
+    was, first = before.was or before, next(iter(trial.old_rewards), None)
+    kept = trial.rewards == was.rewards
+    trial = replace(trial, revised=was.revised if kept else trial.rewards != first)
     same = _result(trial) == _result(before)
     if same and before.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
         trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)

@@ -1,5 +1,6 @@
 """The log for capable models: the table, its digits, parents, hypotheses, lessons, feedback."""
 
+import math
 import sys
 from dataclasses import replace
 from random import Random
@@ -469,3 +470,32 @@ def test_texts_that_were_given_up_leave_the_log_as_it_would_be_anew(monkeypatch)
         point = (-5.0 + i / 8, 0.5, 3)
         made += (trial(i, point, float(i * 7 % 11), source="llm", explanation=said),)
         assert evidence(made, log=log, budget=1200).log == evidence(made, budget=1200).log
+
+
+def test_a_first_result_was_wrong_only_if_a_correction_changes_it():
+    client = ScriptedClient(["Start from: new\nProposal: gain: 1, bias: 1, steps: 9"])
+    optimizer = LLMOptimizer(SPACE, client, "words", "minimize", warmup=0)
+    points = [{"gain": 0.0, "bias": 0.5, "steps": k} for k in range(1, 10)]
+    for place, point in enumerate(points):
+        optimizer.tell(point, 1.0 if place != 4 else None, parts={"yeild": 2.0}, feedback="a")
+    for point, reward, correction in (
+        (points[0], 1.0, {"parts": {"yeild": None, "yield": 2.0}}),
+        (points[1], 1.0, {"feedback": "b"}),
+        (points[2] | {"bias": 0.25}, 1.0, {}),
+        (points[3], 2.0, {}),
+        (points[3], 2.0, {"feedback": "b"}),  # it stays wrong
+        (points[4], 3.0, {}),
+        (points[4], 3.0, {"feedback": "b"}),
+        (points[5], math.nan, {}),
+        (points[6], 2.0, {}),
+        (points[6], 1.0, {}),  # the first one was right
+    ):
+        same = (t.number for t in optimizer.trials if t.params["steps"] == point["steps"])
+        optimizer.tell(point, reward, replaces=next(same), **correction)
+    for trial, reward in ((7, 1.0), (8, 2.0)):
+        optimizer.withdraw(trial=trial)
+        optimizer.tell(points[trial], reward, replaces=trial)
+    optimizer.ask()
+    shown = [line for line in client.requests[0].text.splitlines() if line.startswith("#")][-10:]
+    wrong = {line.split()[0] for line in shown if "(its first result was wrong)" in line}
+    assert wrong == {"#4", "#5", "#6", "#9"}

@@ -246,6 +246,31 @@ def test_a_copy_heeds_what_was_measured_again_as_the_search_itself_does(partner)
     assert [optimizer.ask() for _ in range(6)] == ahead
 
 
+def test_a_repeat_that_no_one_proposed_is_the_user_s_own(tmp_path):
+    """The second good result after a failure was credited to the model, with its hypothesis."""
+    why = "Hypothesis: more is better\n"
+    client = ScriptedClient([why + FIRST, why + FIRST.replace("0.5", "0.75")])
+    path = tmp_path / "s.jsonl"
+    made = {"warmup": 0, "noisy": True, "storage": path}
+    with closing(LLMOptimizer(SPACE, client, "words", **made)) as optimizer:
+        point = optimizer.ask()
+        optimizer.tell_failure(point, "the pump broke")
+        for reward in (1.0, 2.0):  # the first one is what the model proposed
+            optimizer.tell(point, reward)
+        optimizer.tell_failure(point, "the pump broke again")
+        optimizer.tell(point, 3.0)
+        point = optimizer.ask()
+        optimizer.tell({"x": 0.74}, 1.0, instead_of=point)
+        for x in (0.74, 0.75, 0.75):  # of these, the second one
+            optimizer.tell({"x": x}, 4.0)
+        trials = optimizer.trials
+    own, model = ("user", ""), ("llm", trials[0].explanation)
+    found = [(t.source, t.explanation) for t in trials]
+    assert found[:5] == [model, model, own, own, own]
+    assert [source for source, _ in found[5:]] == ["llm", "user", "llm", "user"]
+    assert LLMOptimizer.load(path, ScriptedClient([])).trials == trials
+
+
 # -- seeds ----------------------------------------------------------------------------------------
 
 SEEDED = {"warmup": 0, "prompt": "words", "seeded": True, "seed": 3}

@@ -255,7 +255,7 @@ class Log(Follower):
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""
             yours = trial.instead_of is not None and trial.kind != "imported"
             moved += " (measured in place of your point)" if yours else ""
-            moved += " (its first result was wrong)" if trial.corrected else ""
+            moved += " (its first result was wrong)" if trial.revised else ""
             text = " | ".join([*cells, self._difference(trial) + moved])
             failed = trial.state == "failed"  # why is worth a line for ever
             if failed or trial.number not in self._done_with:
