@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import needs
 from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.prompt.answer_parts import notes_of
 from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
 from llmopt.util.text import clean
@@ -117,9 +118,14 @@ def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:
         return None
     lines: list[str] = []
     for one in (recorded[number] for number in trial.measurements):
-        why = "" if not lines else one.explanation  # the first one's stand beside the point
-        words = [", ".join(f"{v:.6g}" for v in one.rewards or ()), one.feedback, why]
-        lines.append(f"trial {one.number + 1}: {'; '.join(filter(None, words))}")
+        words = [", ".join(f"{v:.6g}" for v in one.rewards or ()), one.feedback]
+        if lines:  # the reasons of the first one stand beside the point
+            why = notes_of(one.explanation)
+            named = {"hypothesis": why.hypothesis, "lesson": why.lesson}
+            words += [f"{name}: {text}" for name, text in named.items() if text]
+            words.append(" ".join(why.analysis.split()))
+        told = "; ".join(text.removesuffix(".") for text in words if text)
+        lines.append(f"trial {one.number + 1}: {told}")
     return lines
 
 

@@ -164,7 +164,8 @@ def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
     trials = re.findall(r'<details class="trial.*?</details>', text, re.DOTALL)
     assert ["corrected: 1 → 2" in trial for trial in trials] == [False, True]
     assert re.search(
-        r">1</span>.*\(ee 9\).*>withdrawn</span>.*Reason</h4>.*wrong bottle\nIts feedback was: br",
+        r">1</span>.*\(ee 9\).*>withdrawn</span>.*wrong bottle</span>.*Reason</h4>.*wrong bottle<"
+        r".*Feedback before it was withdrawn</h4><p[^>]*>brown<",
         trials[0],
         re.DOTALL,
     )
@@ -324,11 +325,24 @@ def test_page_and_status_count_the_same_trials():
     search.withdraw(trial=3)
     text = page(search)
     assert (
-        "3 trials of 2 points: 1 complete, 1 failed (not counted: 1 withdrawn, 1 no result)."
+        "3 trials of 2 points: 1 complete, 1 failed (not counted: 1 withdrawn, 1 without a result)."
         in text
     )
     assert status(search)["trials"] == 3
     assert "(recorded as trial 1, trial 2)" in text
+
+
+def test_a_page_shows_the_reasons_of_a_repeat_in_its_line():
+    answers = ["Hypothesis: warm\nStart from: new\nProposal: x: 0.5, k: 3"]
+    answers += ["So\nit is.\nLesson: l\nHypothesis: noisy.\nStart from: #1\nProposal: no change"]
+    space = {"x": Float(0, 1), "k": Int(1, 9)}
+    search = LLMOptimizer(space, ScriptedClient(answers), "words", warmup=0, noisy=True)
+    for words in ("brown.", "pale"):
+        point = search.ask()
+        search.tell(point, 1.0, feedback=words)
+    search.tell(point, 2.0)
+    reasons = "hypothesis: noisy; lesson: l; So it is"
+    assert f"trial 1: 1; brown.\ntrial 2: 1; pale; {reasons}.\ntrial 3: 2.<" in page(search)
 
 
 def test_a_page_tells_the_user_s_words_from_the_model_s():

@@ -47,7 +47,7 @@ from llmopt.report_page.figures import (
 from llmopt.space import Space
 from llmopt.to_optuna import PREFIX
 from llmopt.util.files import check_folder, write_text_atomically
-from llmopt.util.text import clean, cut, short
+from llmopt.util.text import clean, cut, ended, short
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -246,6 +246,7 @@ def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[A
     text = (
         f"{' and '.join(goals)}. {count:,} trials{points}: {', '.join(each.values()) or 'none yet'}"
     )
+    beside = [text.replace(NO_RESULT, "without a result") for text in beside]
     text += f" (not counted: {', '.join(beside)})." if beside else "."
     leads = [row for row in rows if row["leads"]]
     if len(study.directions) > 1:
@@ -297,13 +298,14 @@ def _rows(
         each = note_of(attrs, "measurements")
         each = list(map(text_of, each)) if isinstance(each, list) else []
         facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
-        if said_before := text_of(note_of(attrs, "old_feedback")):
-            facts.append(f"Its feedback was: {said_before}")
         facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
         facts += [text_of(note_of(attrs, "deviation")), violations_in_words(broken)]
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
+        facts = [*filter(None, facts)]
+        if len(facts) > 1:
+            facts = [*map(ended, facts)]  # the summary shows them on one line
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
         before, new = note_of(attrs, "old_values"), _numbers(note_of(attrs, "new_values"))
         old = list(map(_numbers, before)) if isinstance(before, list) else []
@@ -338,7 +340,8 @@ def _rows(
             "start": start if numbered else for_readers(start, named),
             "params": [_shown(*pair) for pair in itertools.islice(point.items(), params)],
             "more": max(0, len(point) - params),
-            "feedback": cut("\n".join(filter(None, facts)), words),
+            "feedback": cut("\n".join(facts), words),
+            "old_feedback": cut(text_of(note_of(attrs, "old_feedback")), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
 
