@@ -184,7 +184,7 @@ class Told(Event):
     violation: float = 0.0
     stderr: float | None = None
     samples: Sequence[float] = ()
-    kind: str = "search"
+    kind: str = "search"  # of its trial
     data: Json | None = None  # file and digest of its arrays, which were written before
     seed: int | None = None
     ties: Sequence[float] = ()  # a code search breaks ties by them
@@ -197,7 +197,7 @@ class Told(Event):
 class Corrected(Told):
     """The result of a trial was wrong, and is this one; who proposed the point stays."""
 
-    number: int = 0  # of the trial, from 0
+    number: int = 0  # of the trial, from 0; `kind` is "imported" if its source was corrected
 
 
 @dataclass(frozen=True)
@@ -218,4 +218,5 @@ class Withdrawn(Event):
     fixed: Json = field(default_factory=dict)  # a queued point with some parameters is dropped
     trial: int | None = None  # a trial, from 0, which never happened
     feedback: str = ""  # why
+    kind: str = "search"  # "imported" if the trial was withdrawn in its source
     asked: int = 0  # which one of several equal pending points; 0 for the oldest

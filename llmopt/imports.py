@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
+from llmopt.events import Corrected, Event, Withdrawn
 from llmopt.from_optuna import (
     note_of,
     parts_of,
@@ -29,11 +30,21 @@ from llmopt.history import Direction, Trial
 from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
+from llmopt.util.arguments import finite
 from llmopt.util.caller import CALLER
 from llmopt.util.files import read_json, read_table
-from llmopt.util.text import a_type, short
+from llmopt.util.text import a_type, clean, short
 
-Outcome = Literal["taken", "known", "completed", "corrected", "withdrawn", "refused"]
+Outcome = Literal[
+    "taken",
+    "known",  # it is here already
+    "completed",  # it was here without some of its parts
+    "corrected",  # its source had the reward that is here before a correction
+    "withdrawn here",  # its source withdrew it after it was imported
+    "restored",  # so it did, and gave it a result again
+    "withdrawn",  # it is not here
+    "refused",
+]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
@@ -51,9 +62,8 @@ class ImportedRow:
     """The outcome of one row."""
 
     number: int  # from 1
-    outcome: Outcome  # "known" if here already, "completed" if without some of its parts,
-    # "corrected" if with the reward that its source had before a correction
-    reason: str = ""  # why it was refused, or is in doubt
+    outcome: Outcome
+    reason: str = ""  # why it was refused or is in doubt, or which trial it changed
 
 
 @dataclass(frozen=True)
@@ -100,8 +110,9 @@ class Row:
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
-    former: tuple[Any, ...] = ()  # see `_former`
+    former: tuple[Any, ...] = ()  # see `_former`; of a withdrawn trial with those that it had last
     asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
+    said: str = ""  # the feedback of a withdrawn trial, whose `words` say why it was withdrawn
 
 
 @dataclass
@@ -175,13 +186,15 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
     asked = space.named(trial.instead_of) if trial.instead_of else None
+    was = trial.was
     return Row(
         space.named(trial.values),
         trial.reward,
         words,
-        former=_former(trial),
+        former=(was.rewards, *_former(was)) if was else _former(trial),
         asked=asked,
         withdrawn=trial.state == "withdrawn",
+        said=was.feedback if was else "",
     )
 
 
@@ -196,17 +209,33 @@ def _of_study(study: Any) -> OtherSearch:
         state = trial.state.name
         if state in ("COMPLETE", "FAIL", "PRUNED"):
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
-            words = _words_of(trial.user_attrs, "" if values else f"{state.lower()} in the study")
+            gone = bool(note_of(trial.user_attrs, "withdrawn"))
+            said = "" if values or gone else f"{state.lower()} in the study"
+            words = _words_of(trial.user_attrs, said)
             words["constraint_violation"] = violation_of(violated(trial))
             words["parts"] = parts_of(trial.user_attrs)
             asked = note_of(trial.user_attrs, "instead_of")
             words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
             reward = values[0] if values and len(values) == 1 else values
             asked = asked if isinstance(asked, Mapping) else None
-            gone = bool(note_of(trial.user_attrs, "withdrawn"))
-            rows.append(Row(dict(trial.params), reward, words, withdrawn=gone, asked=asked))
+            old = _old_of(trial.user_attrs)
+            old = ((values,) if values else old or (None,)) if gone else old
+            row = Row(dict(trial.params), reward, words, withdrawn=gone, former=old, asked=asked)
+            rows.append(replace(row, said=text_of(note_of(trial.user_attrs, "old_feedback"))))
     directions = tuple(direction.name.lower() for direction in study.directions)
     return OtherSearch(f"the study {study.study_name!r}", rows, directions)
+
+
+def _old_of(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the rewards before corrections of a trial that `to_optuna` wrote, latest first."""
+    if note_of(attributes, "evaluations"):
+        return ()  # they are of one measurement, and its reward is the mean of several
+    try:
+        old = [tuple(map(float, each)) for each in note_of(attributes, "old_values") or ()]
+        before = int(note_of(attributes, "corrected") or 0) > len(old)
+    except (TypeError, ValueError):
+        return ()
+    return (*old[::-1], *[None] * before)
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
@@ -236,6 +265,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
+    old = [finite(_as_number(cells.get(f"old_{name}"))) for name in columns]
+    if state == "withdrawn" and None not in found:
+        old = [finite(_as_number(value)) for value in found]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if named and not by_name and objectives[0] not in ("0", "reward"):
@@ -266,7 +298,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     point, withdrawn = prefixed if start else cells, state == "withdrawn"
     asked = asked if isinstance(asked, Mapping) else None
-    return Row(point, _as_number(reward), words, trouble, blank, withdrawn, asked=asked)
+    former = () if None in old else (tuple(old),)
+    return Row(point, _as_number(reward), words, trouble, blank, withdrawn, former, asked)
 
 
 def _is_missing(value: Any) -> bool:
@@ -282,83 +315,183 @@ def _as_number(value: Any) -> Any:
 
 
 def read_rows(
-    space: Space, source: OtherSearch, trials: Sequence[Trial], check: Callable[..., Result]
-) -> tuple[list[Result], tuple[ImportedRow, ...]]:
-    """Return the results to record, checked as by `tell`, and the outcome of each row.
+    space: Space,
+    source: OtherSearch,
+    trials: Sequence[Trial],
+    check: Callable[..., Result],
+    changed: Collection[int],
+) -> tuple[list[Result | Withdrawn], tuple[ImportedRow, ...]]:
+    """Return what to record, with results checked as by `tell`, and the outcome of each row.
 
-    Each existing trial marks one equal row as known, or gets the parts that it lacks. One that has
-    a reward from before a correction in the source is corrected; one that was corrected here itself
-    is known.
+    The trials with the numbers `changed` were corrected or withdrawn here.
     """
-    known = defaultdict[Any, list[Trial]](list)
-    for earlier in trials:
-        known[space.key(earlier.values)].append(earlier)
-    results: dict[int, Result] = {}
-    rows: dict[int, ImportedRow] = {}
+    copies = _Copies(space, source, trials, check, changed)
     # Corrected rows come last: an equal trial of another row is no earlier result of theirs.
-    for number, row in sorted(enumerate(source.rows, 1), key=lambda pair: bool(pair[1].former)):
+    order = sorted(
+        enumerate(source.rows, 1), key=lambda pair: (not pair[1].withdrawn, bool(pair[1].former))
+    )
+    for number, row in order:
         if row.withdrawn:
-            rows[number] = ImportedRow(number, "withdrawn", _imported_before(space, row, known))
+            copies.leave(number, row)
             continue
         try:
-            if row.trouble:
-                raise ParameterError(row.trouble)
-            values = _values_of(space, row, source.table)
-            parts = row.words.get("parts", {}).items()
-            taken = space.place if source.table else ()  # a parameter may have such a name
-            parts = {n: v for n, v in parts if _PARTS + n not in taken}
-            words = {**row.words, "parts": parts}
-            one = check(space.unflatten(values), row.reward, **words)
-            one = replace(one, instead_of=_asked_of(space, row, one.values))
+            one, words = copies.read(row)
         except (LLMOptError, TypeError) as error:
-            rows[number] = ImportedRow(number, "refused", str(error))
+            copies.rows[number] = ImportedRow(number, "refused", str(error))
             continue
-        there = known[space.key(one.values)]
+        if not copies.match(number, row, one, words):
+            copies.take(number, one, bool(words.get("beyond")))
+    copies.withdraw()
+    found, rows = copies.found, copies.rows
+    return [found[n] for n in sorted(found)], tuple(rows[n] for n in sorted(rows))
+
+
+class _Copies:
+    """The trials that are here, each of which is the copy of one row at most.
+
+    Attributes:
+        rows: The outcome of each row by its number.
+        found: What to record of a row.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        source: OtherSearch,
+        trials: Sequence[Trial],
+        check: Callable[..., Result],
+        changed: Collection[int],
+    ) -> None:
+        self._space, self._source, self._check, self._changed = space, source, check, changed
+        self._here = defaultdict[Any, list[Trial]](list)
+        self._gone = defaultdict[Any, list[Trial]](list)  # withdrawn
+        for trial in trials:
+            (self._gone if trial.was else self._here)[space.key(trial.values)].append(trial)
+        self._void: dict[int, tuple[Row, list[Trial]]] = {}  # rows to withdraw, if they are here
+        self.rows: dict[int, ImportedRow] = {}
+        self.found: dict[int, Result | Withdrawn] = {}
+
+    def leave(self, number: int, row: Row) -> None:
+        """Omit a withdrawn row, and see whether its copy is withdrawn."""
+        self.rows[number] = ImportedRow(number, "withdrawn")
+        try:
+            key = self._space.key(_values_of(self._space, row, self._source.table))
+        except ParameterError:
+            return  # its point is of a wider space
+        if followed := self._withdrawn_as(row, self._gone[key]):
+            self._gone[key].remove(followed[0])
+        else:
+            self._void[number] = row, self._here[key]
+
+    def _withdrawn_as(self, row: Row, trials: Sequence[Trial]) -> list[Trial]:
+        """Return those of withdrawn trials that an import withdrew, with a reward of a row."""
+        return [t for t in trials if _was(t) in row.former and t.number not in self._changed]
+
+    def read(self, row: Row) -> tuple[Result, dict[str, Any]]:
+        """Return a row's result, and the arguments of `tell` that it is of."""
+        if row.trouble:
+            raise ParameterError(row.trouble)
+        space, table = self._space, self._source.table
+        values = _values_of(space, row, table)
+        parts = row.words.get("parts", {}).items()
+        taken = space.place if table else ()  # a parameter may have such a name
+        words = {**row.words, "parts": {n: v for n, v in parts if _PARTS + n not in taken}}
+        one = self._check(space.unflatten(values), row.reward, **words)
+        return replace(one, instead_of=_asked_of(space, row, one.values)), words
+
+    def match(self, number: int, row: Row, one: Result, words: Mapping[str, Any]) -> bool:
+        """Return whether a trial is the copy of a row, and have it follow the row.
+
+        An equal trial makes the row known, or gets the parts that it lacks. One with a reward from
+        before a correction in the source is corrected, and one that was withdrawn there restored.
+        """
+        key = self._space.key(one.values)
+        there, gone = self._here[key], self._gone[key]
         equal = [t for t in there if t.rewards == one.rewards]
+        equal.sort(
+            key=lambda t: (len(one.parts.keys() ^ t.parts.keys()), t.feedback != one.feedback)
+        )
         wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
         mended = [t for t in there if one.rewards in _former(t)]
-        nearest = min(equal, key=lambda t: len(one.parts.keys() ^ t.parts.keys()), default=None)
-        if trial := nearest or next(iter(wrong or mended), None):
-            there.remove(trial)
-            merged = {**one.parts, **trial.parts}
-            point, n = space.unflatten(trial.values), trial.number
-            if equal and one.rewards is not None and len(merged) > len(trial.parts):
-                rows[number] = ImportedRow(number, "completed")
-                results[number] = check(point, row.reward, replaces=n, parts=merged)
-            elif wrong and not equal:
-                was = "failed" if trial.rewards is None else f"had {trial.reward}"
-                rows[number] = ImportedRow(number, "corrected", f"trial #{n + 1} {was}")
-                words["parts"] = {**trial.parts, **parts}
-                results[number] = check(point, row.reward, replaces=n, **words)
-            else:
-                was = "" if equal else f"trial #{n + 1} had this result before a correction here"
-                rows[number] = ImportedRow(number, "known", was)
-            continue
-        doubt = doubt_of(space, one.values, moved=bool(words.get("beyond")))
-        if there and source.table:  # it may be a correction
+        back = self._withdrawn_as(row, gone)
+        ended = [t for t in gone if _was(t) in (one.rewards, *row.former)]
+        trial = next(iter(equal or wrong or mended or back or ended), None)
+        if trial is None:
+            return False
+        (gone if trial.was else there).remove(trial)
+        had, label = (trial.was or trial).parts, f"trial #{trial.number + 1}"
+        merged = {**one.parts, **had}
+        outcome: Outcome = "known"
+        reason = "" if equal else f"{label} had this result before a correction here"
+        if equal and one.rewards is not None and len(merged) > len(had):
+            outcome, words = "completed", {"parts": merged}
+        elif wrong and not equal:
+            was = "failed" if trial.rewards is None else f"had {trial.reward}"
+            outcome, reason = "corrected", f"{label} {was}"
+        elif trial.was:
+            outcome, reason = "known", f"{label} had this result before it was withdrawn"
+            if trial in back:
+                outcome, reason = "restored", label
+        self.rows[number] = ImportedRow(number, outcome, reason)
+        if outcome != "known":
+            words = {**words, "parts": {**had, **words["parts"]}, "replaces": trial.number}
+            point = self._space.unflatten(trial.values)
+            self.found[number] = self._check(point, row.reward, **words)
+        return True
+
+    def take(self, number: int, one: Result, moved: bool) -> None:
+        """Import a row as a new trial."""
+        doubt = doubt_of(self._space, one.values, moved=moved)
+        there = self._here[self._space.key(one.values)]
+        if there and self._source.table:  # it may be a correction
             n, before = there[-1].number, there[-1].reward
             again = f"trial #{n + 1} has its point with reward {before}: this is another "
             again += "measurement. If it corrects that trial, withdraw the new one, and tell it "
             again += f"with {CALLER.get().trial('replaces', n)}"
             doubt = "; ".join(filter(None, [doubt, again]))
-        rows[number] = ImportedRow(number, "taken", doubt)
-        results[number] = one
-    return [results[n] for n in sorted(results)], tuple(rows[n] for n in sorted(rows))
+        self.rows[number] = ImportedRow(number, "taken", doubt)
+        self.found[number] = one
+
+    def withdraw(self) -> None:
+        """Withdraw the imported trials that are copies of withdrawn rows alone."""
+        for number, (row, there) in self._void.items():
+            same = [t for t in there if _is_like(t, row)]
+            former = [t for rewards in row.former for t in same if t.rewards == rewards]
+            copies = [t for t in former if t.kind == "imported"]
+            followed = [t for t in copies if t.number not in self._changed]
+            trial = next(iter(followed or copies or same), None)
+            if trial is None:
+                continue
+            there.remove(trial)
+            n, label = trial.number, f"trial #{trial.number + 1}"
+            if followed:
+                why = clean(str(row.words.get("feedback", "")))
+                self.found[number] = Withdrawn((), False, trial=n, feedback=why, kind="imported")
+                self.rows[number] = ImportedRow(number, "withdrawn here", label)
+            else:
+                change = "changed" if n in self._changed else "recorded"
+                reason = f"{label} has its result, or had it, and was {change} here: if it is "
+                reason += f"wrong, withdraw {CALLER.get().trial('trial', n)}"
+                self.rows[number] = ImportedRow(number, "withdrawn", reason)
 
 
-def _imported_before(space: Space, row: Row, known: Mapping[Any, list[Trial]]) -> str:
-    """Say which trial has the result of a withdrawn one, if one was imported before."""
-    if not row.former or row.former[0] is None:
-        return ""
-    try:
-        there = known[space.key(_values_of(space, row, table=False))]
-    except ParameterError:
-        return ""
-    same = next((trial for trial in there if trial.rewards == row.former[0]), None)
-    if same is None:
-        return ""
-    there.remove(same)
-    return f"trial #{same.number + 1} has its result: withdraw that, too, if it is wrong"
+def changed_here(events: Iterable[Event]) -> set[int]:
+    """Return the numbers of the trials that were corrected or withdrawn, but by no import."""
+    own = [event for event in events if getattr(event, "kind", "") == "search"]
+    withdrawn = {e.trial for e in own if isinstance(e, Withdrawn) and e.trial is not None}
+    return withdrawn | {e.number for e in own if isinstance(e, Corrected)}
+
+
+def _is_like(trial: Trial, row: Row) -> bool:
+    """Return whether a trial has or had the result of a withdrawn row; failures differ by words."""
+    if trial.rewards is None and not trial.old_rewards:
+        return None in row.former and trial.feedback.endswith(row.said or "no reward")
+    return any(rewards in row.former for rewards in (trial.rewards, *trial.old_rewards) if rewards)
+
+
+def _was(trial: Trial) -> tuple[float, ...] | None:
+    """Return the rewards that a trial has, or had before it was withdrawn."""
+    return (trial.was or trial).rewards
 
 
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:

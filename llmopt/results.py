@@ -29,7 +29,7 @@ from llmopt.evaluations import (
     refuse_far,
 )
 from llmopt.evaluations import read_result as checked_result
-from llmopt.events import Called, Corrected, Told
+from llmopt.events import Called, Corrected, Told, Withdrawn
 from llmopt.history import (
     Direction,
     History,
@@ -40,7 +40,7 @@ from llmopt.history import (
     why_no_best,
     without_withdrawn,
 )
-from llmopt.imports import ImportReport, doubt_of, notes_on, read_rows, read_source
+from llmopt.imports import ImportReport, changed_here, doubt_of, notes_on, read_rows, read_source
 from llmopt.journal import Journal
 from llmopt.model_calls import Account
 from llmopt.options import SearchOptions
@@ -309,7 +309,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             if result.replaces is not None:
                 number, kind_of = result.replaces, Corrected
                 before, more = state.trials[number], {"number": number}
-                kind, again = before.kind, before.corrected + 1
+                again = before.corrected + 1
             if result.instead_of is not None:
                 more = {"instead_of": encode(result.instead_of)}
             return self._journal.append(
@@ -405,8 +405,9 @@ class Results(Views, Account, Closing, Generic[Params]):
     def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.
 
-        Known trials are skipped, so a script may call this at each start; parts that the source
-        adds to them are recorded, and corrections if it is a storage file.
+        Known trials are skipped, so a script may call this at each start. What their source changed
+        since then is recorded: new parts and, as far as the source says them, corrections and
+        withdrawals, unless the trial was corrected or withdrawn here.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
@@ -436,10 +437,13 @@ class Results(Views, Account, Closing, Generic[Params]):
         names = [n for n in self.metrics if len(self.metrics) > 1 or n not in self.space.place]
         other = read_source(source, self.directions, names)
         with self._journal.lock:  # not as one step: each of its trials is
-            trials = without_withdrawn(self._journal.state.trials)
-            results, rows = read_rows(self.space, other, trials, self.read_result)
-            for result in results:
-                self._record(result, "imported")
+            trials, changed = self._journal.state.trials, changed_here(self._journal.events())
+            found, rows = read_rows(self.space, other, trials, self.read_result, changed)
+            for one in found:
+                if isinstance(one, Withdrawn):
+                    self._journal.append(one)
+                else:
+                    self._record(one, "imported")
         return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
 
     async def atell(
@@ -621,7 +625,8 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
         ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
-        trial), ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
+        trial), ``old_reward`` likewise if a trial had another one before it was corrected or
+        withdrawn, ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
         ``parts_NAME`` if recorded, ``source``, ``feedback``, ``explanation``, ``prompt_tokens``,
         ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``. If a point was
         measured in place of another one or lies beyond a bound, there is also ``instead_of``: the

@@ -499,7 +499,8 @@ def _corrected(state: State, event: Corrected) -> State:
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
     was, first = before.was or before, next(iter(trial.old_rewards), None)
     kept = trial.rewards == was.rewards
-    trial = replace(trial, revised=was.revised if kept else trial.rewards != first)
+    revised = was.revised if kept else trial.rewards != first
+    trial = replace(trial, kind=before.kind, revised=revised)
     same = _result(trial) == _result(before)
     if same and before.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
         trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)

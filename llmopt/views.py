@@ -41,6 +41,10 @@ def dataframe(
             "number": trial.number,
             "state": trial.state,
             **dict(zip(rewards, trial.rewards or (None,) * len(rewards), strict=True)),
+            **{
+                f"old_{name}": value
+                for name, value in zip(rewards, _old_reward(trial), strict=False)
+            },
             "stderr": trial.stderr,
             **{f"parts_{name}": value for name, value in trial.parts.items()},
             "constraint_violation": trial.constraint_violation,
@@ -60,6 +64,12 @@ def dataframe(
         for trial in trials
     ]
     return pandas.DataFrame(rows)
+
+
+def _old_reward(trial: Trial[Any]) -> tuple[float, ...]:
+    """Return the rewards that a trial had before its last change, if they were others."""
+    old = trial.old_rewards[-1:]
+    return () if old in ((), (trial.rewards,)) else old[0]
 
 
 def _instead_of(trial: Trial[Any], space: Space) -> dict[str, str]:

@@ -391,3 +391,137 @@ def test_two_columns_of_rewards_are_refused():
     assert "got columns 'score' and 'reward': keep one of them" in str(report)
     optimizer = make(direction={"lr": "minimize"})  # named as a parameter
     assert optimizer.import_trials(table()).counts == {"taken": 3}
+
+
+def imported_from(path):
+    """Return a source, and a search that has imported it."""
+    optimizer = make()
+    assert optimizer.import_trials(stored(path)).counts == {"taken": 3}
+    return make(storage=path), optimizer
+
+
+def as_frame(search):
+    pytest.importorskip("pandas")
+    return search.trials_dataframe()
+
+
+def as_study(search):
+    pytest.importorskip("optuna")
+    return search.to_optuna()
+
+
+def as_shell_table(search, capsys):
+    pytest.importorskip("pandas")
+    assert main(["status", str(search.storage), "--csv"]) == 0
+    path = search.storage.with_suffix(".csv")
+    path.write_text(capsys.readouterr().out)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["storage", "frame", "csv", "study"])
+def test_a_withdrawn_trial_is_withdrawn_and_restored_where_it_was_imported(kind, tmp_path, capsys):
+    form = {
+        "storage": lambda search: search.storage,
+        "csv": lambda search: as_shell_table(search, capsys),
+        "frame": as_frame,
+        "study": as_study,
+    }[kind]
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    source.withdraw(trial=2, feedback="wrong bottle")
+    assert optimizer.import_trials(form(source)).counts == {"known": 2, "withdrawn here": 1}
+    gone = optimizer.trials[2]
+    assert (gone.state, gone.feedback, gone.kind) == ("withdrawn", "wrong bottle", "imported")
+    assert optimizer.best.reward == 3.0
+    source.tell(POINTS[2][0], 0.5, replaces=2)
+    for source_says in ("restored", "known"):
+        report = optimizer.import_trials(form(source))
+        assert report.rows[2].outcome == source_says
+        assert [t.reward for t in optimizer.trials] == [3.0, None, 0.5]
+    assert optimizer.imported == {0, 1, 2}
+    source.withdraw(trial=2)
+    assert optimizer.import_trials(form(source)).counts == {"known": 2, "withdrawn here": 1}
+    events = optimizer._journal.state.count
+    report = optimizer.import_trials(form(source))
+    assert str(report).endswith(": 2 known, 1 withdrawn (not imported)")
+    assert optimizer._journal.state.count == events
+    source.tell(POINTS[2][0], 0.5)  # the same reward in another run is a new trial
+    assert optimizer.import_trials(form(source)).counts["taken"] == 1
+    assert optimizer.import_trials(form(source)).counts == {"known": 3, "withdrawn": 1}
+    source.close()
+
+
+def test_a_withdrawn_failure_is_withdrawn_in_the_search_that_imported_it(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        source.withdraw(trial=1)
+        assert optimizer.import_trials(source.storage).counts == {"known": 2, "withdrawn here": 1}
+        source.tell(POINTS[1][0], 7.0)
+        assert optimizer.import_trials(source.storage).counts["taken"] == 1
+    assert [t.state for t in optimizer.trials] == ["complete", "withdrawn", "complete", "complete"]
+
+
+def test_an_import_undoes_nothing_that_was_corrected_or_withdrawn_here(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    optimizer.tell(POINTS[0][0], 2.5, replaces=0)
+    optimizer.tell(POINTS[1][0], float("nan"), replaces=1, feedback="it burned; no reward; seen")
+    optimizer.withdraw(trial=2)
+    assert optimizer.import_trials(source.storage).counts == {"known": 3}
+    report = str(optimizer.import_trials(source.storage))
+    assert "row 3 known: trial #3 had this result before it was withdrawn" in report
+    for number in range(3):
+        source.withdraw(trial=number)
+    report = optimizer.import_trials(source.storage)
+    assert report.counts == {"withdrawn": 3}
+    for number in (1, 2):
+        said = f"trial #{number} has its result, or had it, and was changed here: if it is wrong"
+        assert f"row {number} withdrawn: {said}, withdraw trial={number - 1}" in str(report)
+    source.tell(POINTS[2][0], 1.0, replaces=2)
+    assert optimizer.import_trials(source.storage).rows[2].outcome == "known"
+    assert [t.state for t in optimizer.trials] == ["complete", "failed", "withdrawn"]
+    source.close()
+
+
+def test_a_trial_of_this_search_is_no_copy(tmp_path):
+    path, optimizer = stored(tmp_path / "old.jsonl"), make()
+    optimizer.tell(*POINTS[0])
+    assert optimizer.import_trials(path).counts == {"known": 1, "taken": 2}
+    with make(storage=path) as source:
+        source.withdraw(trial=0)
+    said = "row 1 withdrawn: trial #1 has its result, or had it, and was recorded here"
+    assert said in str(optimizer.import_trials(path))
+    assert optimizer.trials[0].reward == 3.0
+
+
+def test_another_failure_is_no_copy_of_a_withdrawn_one(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    other = make()
+    other.import_trials([{**POINTS[1][0], "state": "failed", "feedback": "it exploded"}])
+    with source:
+        source.withdraw(trial=1, feedback="the pump broke")
+        assert other.import_trials(source.storage).counts == {"taken": 2, "withdrawn": 1}
+        assert optimizer.import_trials(source.storage).counts == {"known": 2, "withdrawn here": 1}
+    assert other.trials[0].state == "failed"
+    assert optimizer.trials[1].feedback == "the pump broke"
+
+
+def test_of_equal_trials_the_one_with_the_same_words_is_withdrawn(tmp_path):
+    path, optimizer = tmp_path / "old.jsonl", make(noisy=True)
+    with make(noisy=True, storage=path) as source:
+        for words in ("brown", "green"):
+            source.tell(*POINTS[0], feedback=words)
+        optimizer.import_trials(path)
+        source.withdraw(trial=0)
+        assert optimizer.import_trials(path).counts == {"known": 1, "withdrawn here": 1}
+    assert [t.state for t in optimizer.trials] == ["withdrawn", "complete"]
+
+
+def test_a_correction_before_the_withdrawal_is_the_same_trial(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        source.tell(POINTS[0][0], 2.5, replaces=0)
+        source.withdraw(trial=0)
+        assert optimizer.import_trials(source.storage).counts["withdrawn here"] == 1
+        source.tell(POINTS[2][0], 0.5, replaces=2)
+        assert optimizer.import_trials(source.storage).counts["corrected"] == 1
+        source.withdraw(trial=2)
+        assert optimizer.import_trials(source.storage).counts["withdrawn here"] == 1

@@ -168,20 +168,20 @@ def test_an_import_counts_withdrawn_trials_beside_refused_ones(tmp_path, capsys,
     assert said.count("'temp' is no parameter of the space") == 1
 
 
-def test_an_import_names_the_trial_that_its_source_withdrew_later(tmp_path):
+def test_an_import_follows_what_its_source_withdrew_later(tmp_path):
     path, other = tmp_path / "s.jsonl", make()
     with make(storage=path) as optimizer:
         point = {"temp": 40, "cycles": 3, "acid": 0.01, "base": "KOH"}
         for reward in (1.0, 1.0, 2.0):
             optimizer.tell(point, reward)
         assert other.import_trials(path).counts == {"taken": 3}
-        optimizer.withdraw(trial=1)
+        optimizer.withdraw(trial=2, feedback="wrong bottle")
         said = str(other.import_trials(path))
-        assert "2 known, 1 withdrawn (not imported)" in said
-        assert "row 2 withdrawn: trial #2 has its result: withdraw that, too" in said
-        other.withdraw(trial=1)
-        assert "has its result" not in str(other.import_trials(path))
-        assert "has its result" not in str(make().import_trials(path))
+        assert said.endswith("2 known, 1 withdrawn here\nrow 3 withdrawn here: trial #3")
+        assert [t.state for t in other.trials] == ["complete", "complete", "withdrawn"]
+        assert other.trials[2].feedback == "wrong bottle"
+        assert str(other.import_trials(path)).endswith("2 known, 1 withdrawn (not imported)")
+        assert "trial #" not in str(make().import_trials(path))
 
 
 def test_a_trial_that_was_corrected_to_a_number_beyond_a_bound_is_imported_too(tmp_path):

@@ -63,15 +63,4 @@ def _table(optimizer: LLMOptimizer[Any], trials: Sequence[Mapping[str, Any]]) ->
         if any(name in trial for trial in trials):
             given = [trial.get(name) for trial in trials]
             table.insert(1, name, [json.dumps(c) if isinstance(c, dict) else c for c in given])
-    if any("old_reward" in trial for trial in trials):
-        count = len(optimizer.directions)
-        names = [f"old_reward_{name}" for name in optimizer.metrics or range(count)]
-        for place, name in enumerate(names if count > 1 else ["old_reward"]):
-            table.insert(1 + place, name, [_old(trial, count)[place] for trial in trials])
     return table
-
-
-def _old(trial: Mapping[str, Any], count: int) -> list[float | None]:
-    """Return the rewards that a trial had before, one for each objective."""
-    old = trial.get("old_reward", [None] * count)
-    return list(old.values()) if isinstance(old, dict) else old if isinstance(old, list) else [old]
