@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -343,6 +344,18 @@ def test_a_page_shows_the_reasons_of_a_repeat_in_its_line():
     search.tell(point, 2.0)
     reasons = "hypothesis: noisy; lesson: l; So it is"
     assert f"trial 1: 1; brown.\ntrial 2: 1; pale; {reasons}.\ntrial 3: 2.<" in page(search)
+
+
+def test_a_page_shows_corrections_of_failures_and_violations_in_words():
+    search = LLMOptimizer({"x": Float(0, 1)}, "network", constraints=["x <= 0.5"])
+    for x, first, then in ((0.1, None, 2.0), (0.2, 3.0, None), (0.3, None, None), (0.4, 1.0, 1.0)):
+        number = search.tell({"x": x}, first, feedback="a").number
+        search.tell({"x": x}, math.nan if then is None else then, feedback="b", replaces=number)
+    search.tell({"x": 0.75}, 1.0, feedback="hot")
+    text = page(search)
+    tags = re.findall(r'class="tag">(corrected[^<]*)<', text)
+    assert tags == ["corrected: failed → 2", "corrected: 3 → failed", "corrected", "corrected"]
+    assert "hot.\nIt violates the constraints by 0.25.<" in text
 
 
 def test_a_page_tells_the_user_s_words_from_the_model_s():

@@ -300,7 +300,9 @@ def _rows(
         facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
         facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
-        facts += [text_of(note_of(attrs, "deviation")), violations_in_words(broken)]
+        total = f"It violates the constraints by {sum(broken.values()):.3g}" if broken else ""
+        total = total if numbered else violations_in_words(broken)
+        facts += [text_of(note_of(attrs, "deviation")), total]
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         facts = [*filter(None, facts)]
@@ -309,8 +311,9 @@ def _rows(
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
         before, new = note_of(attrs, "old_values"), _numbers(note_of(attrs, "new_values"))
         old = list(map(_numbers, before)) if isinstance(before, list) else []
-        earlier = old[:-1] if old[-1:] == [new] else old
-        change = ": " + " → ".join(map(", ".join, [*earlier, new])) if new and earlier else ""
+        results = [*(old or [[]]), new] if state != "withdrawn" else []
+        shown = [", ".join(one) or "failed" for one, _ in itertools.groupby(results)]
+        change = ": " + " → ".join(shown) if len(shown) > 1 else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
