@@ -190,12 +190,17 @@ class TestShell:
         holder.close()
 
     def test_one_that_waits_for_an_ask_says_so_and_how_to_end_it(self, tmp_path, capsys, caplog):
-        file, mail = write(tmp_path, warmup=0), tmp_path / "mail"
+        file, mail = write(tmp_path, warmup=0, description="a plant"), tmp_path / "mail"
         command = [sys.executable, "-m", "llmopt", "ask", file, "--model", f"folder:{mail}"]
+        run(capsys, "enqueue", file, '{"x": 1, "k": 2}', '{"x": 2, "k": 2}')
+        assert main([*command[3:], "-n", "2"]) == 0
+        assert not capsys.readouterr().err
+        caplog.clear()
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as asking:
             assert asking.stderr is not None
-            while "waits for its answer" not in asking.stderr.readline():
-                assert asking.poll() is None
+            pending, waits = asking.stderr.readline(), asking.stderr.readline()
+            assert pending == "llmopt: no result yet: p1, p2 (--again returns them)\n"
+            assert "request 1 waits for its answer, without a time limit: llmopt next" in waits
             assert main([*command[3:], "--wait", "0.5"]) == 2
             asking.kill()
         assert "in use" in capsys.readouterr().err

@@ -208,6 +208,7 @@ class FolderClient:
 
     def _wait(self, number: int, start: float, limit: float) -> Completion:
         remind = time.monotonic()
+        most = "without a time limit" if limit == math.inf else f"for at most {round(limit, 1):g} s"
         while (answer := _read_answer(self._path(number, _ANSWER))) is None:
             now = time.monotonic()
             if now >= start + limit:
@@ -218,7 +219,8 @@ class FolderClient:
                 )
             if now >= remind:
                 print(
-                    f"llmopt: request {number} waits for its answer: llmopt next {self.folder}",
+                    f"llmopt: request {number} waits for its answer, {most}: "
+                    f"llmopt next {self.folder}",
                     file=sys.stderr,
                 )
                 remind = now + _REMIND_SECONDS

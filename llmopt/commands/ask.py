@@ -13,8 +13,10 @@ from llmopt.progress import waiting
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import of_proposal
 from llmopt.util.files import read_json
+from llmopt.util.text import cut
 
 _WAIT = 600.0
+_SHOWN = 100  # characters of the names of pending points
 
 
 def add_file_argument(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,8 @@ def add_file_arguments(parser: argparse.ArgumentParser, wait: float = 30.0) -> N
         metavar="SECONDS",
         type=float,
         default=wait,
-        help=f"how long to wait for another program that has the search open (default: {wait:g})",
+        help="how long to wait for another program that has the search open, not for a model "
+        f"(default: {wait:g})",
     )
 
 
@@ -84,7 +87,11 @@ def main(args: argparse.Namespace) -> int:
         wait=args.wait,
     )
     with contextlib.closing(optimizer):
-        points = optimizer.pending_proposals[:wanted] if args.again else []
+        pending = optimizer.pending_proposals
+        if pending and not args.again:
+            names = cut(", ".join(f"p{p.asked}" for p in pending), _SHOWN)
+            print(f"llmopt: no result yet: {names} (--again returns them)", file=sys.stderr)
+        points = pending[:wanted] if args.again else []
         if wanted > len(points):
             with waiting():
                 new, warnings = optimizer.ask_proposals(wanted - len(points), fixed)
