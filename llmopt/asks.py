@@ -16,9 +16,11 @@ from llmopt.client.base import PROMPT_VERSION
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import (
     BudgetExceededError,
+    ClientError,
     ParameterError,
     SearchStopped,
     described,
+    is_permanent,
     warn_user,
 )
 from llmopt.events import Asked, Queued, Started, Withdrawn
@@ -205,6 +207,10 @@ class Asks(Results[Params]):
             raise
         except BudgetExceededError as error:
             self.conclude(str(error))
+            raise
+        except ClientError as error:
+            if is_permanent(error):  # what to do is in it, and nothing is to debug
+                raise error.with_traceback(None) from error.__cause__
             raise
         if self._callbacks is not None:
             for proposal in proposals:

@@ -246,7 +246,9 @@ def needs(what: str, package: str, *, extra: str = "", otherwise: str = "") -> I
             raise  # no package is missing: this is a fault of ours
         command = install_hint(extra) if extra else f"pip install {package}"
         said = f"{what} needs {package} ({error}): {command}{otherwise}"
-        raise ImportError(said, name=package) from error
+        # The import of a missing package adds nothing; in a broken one it says where.
+        cause = None if isinstance(error, ModuleNotFoundError) else error
+        raise ImportError(said, name=package) from cause
 
 
 def install_hint(extra: str) -> str:

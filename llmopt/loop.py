@@ -501,8 +501,10 @@ class _Run:
         optimizer, why = self._optimizer, str(error)
         if optimizer.history.best is None or (is_permanent(error) and not error.exhausted):
             raise error
-        if optimizer.storage is not None and not error.exhausted:  # which says it itself
+        if optimizer.storage is not None:
             why = f"{ended(why)} Run the same again to go on from {optimizer.storage}"
+        elif error.exhausted:
+            why = f"{ended(why)} With storage=, a later run goes on from here"
         self.stopped, self._ended = f"{type(error).__name__}: {why}", True
         self._failed = True
         done = f"{len(optimizer.trials)} of {self.n_trials} trials"

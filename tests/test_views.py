@@ -60,8 +60,10 @@ def test_several_objectives_have_a_column_each():
 )
 def test_a_missing_package_is_named(package, call, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match="pip install"):
+    with pytest.raises(ImportError, match="pip install") as caught:
         call(searched())
+    assert caught.value.__cause__ is None  # the message quotes it
+    assert caught.value.__suppress_context__
 
 
 NAMED = {"cost": "minimize", "yield": "maximize"}

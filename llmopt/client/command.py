@@ -30,7 +30,6 @@ from llmopt.client import command_guard
 from llmopt.client.base import Completion, Reply, Request
 from llmopt.client.command_notices import notice, replaces_answer
 from llmopt.client.http.api_keys import Secret, hide, redact
-from llmopt.client.http.retry import RUN_AGAIN
 from llmopt.client.payment import priced
 from llmopt.client.prices import FREE, Price
 from llmopt.errors import ClientError, ModelNotFoundError
@@ -321,8 +320,6 @@ class CommandClient:
         if login or (reached is None and status and not unstarted):
             told += self._variables_hint(login)
         passing = limited or (again and self._answered)
-        if passing:
-            told += f". {RUN_AGAIN.capitalize()}"
         error = ClientError(
             told,
             retryable=not (unstarted or again or limited),

@@ -13,7 +13,6 @@ from llmopt.util.text import ended
 from llmopt.util.threads import SEARCH_DEADLINE
 
 BUSY_STATUS = frozenset({429, 503, 529})
-RUN_AGAIN = "then run the same again: with storage= or a stored study, it goes on from here"
 _FIRST_WAIT = 1.0
 _LONGEST_WAIT = 60.0
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def complete_with_retries(
                     note += ", since max_requests is reached: raise it to go on" * capped + ")"
                     if error.exhausted and too_long and not capped:
                         error.permanent = True
-                        note += f". Wait until it is over, {RUN_AGAIN}"
+                        note += ". Wait until it is over"
                     error.args = (note.lstrip(), *error.args[1:])
                 raise
             sleep(min(wait, deadline.left))
