@@ -15,6 +15,7 @@ from search_contract import Keyless
 
 from llmopt import (
     Categorical,
+    ClientError,
     FallbackWarning,
     Float,
     Int,
@@ -333,6 +334,32 @@ def test_a_trial_that_could_not_begin_waits_for_the_next_ask(kind, tmp_path):
     client.key = True
     study.optimize(bowl, n_trials=1)
     assert [(t.state, t.params["x"]) for t in study.trials] == [(TrialState.COMPLETE, 0.5)]
+
+
+@pytest.mark.parametrize("failure", [ClientError("limit"), KeyboardInterrupt()])
+@pytest.mark.parametrize("hyperband", [False, True])
+def test_an_enqueued_point_whose_request_failed_is_queued_again(failure, hyperband):
+    def answer(request):
+        if study.user_attrs.get("away"):
+            raise failure
+        return f"Start from: new\nProposal:\n{values}"
+
+    pruner = optuna.pruners.HyperbandPruner(max_resource=4) if hyperband else None
+    sampler = make(answer, on_error="raise", space=XY)
+    values, study = "x: 1, y: 2", optuna.create_study(sampler=sampler, pruner=pruner)
+    study.optimize(bowl, n_trials=1)
+    study.enqueue_trial({"x": 0.5}, {"who": "me"})
+    study.set_user_attr("away", True)
+    with pytest.raises(type(failure)):
+        study.optimize(bowl, n_trials=1)
+    values = "y: 3"
+    study.set_user_attr("away", False)
+    study.optimize(bowl, n_trials=1)
+    states = [t.state.name for t in study.trials]
+    assert states == ["COMPLETE", "FAIL", "COMPLETE"]
+    last = study.trials[2]
+    assert last.params == {"x": 0.5, "y": 3}
+    assert last.user_attrs["who"] == "me"
 
 
 @pytest.mark.parametrize("role", ["partner", "independent_sampler"])

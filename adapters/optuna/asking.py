@@ -23,6 +23,7 @@ from llmopt.adapters.optuna.records import (
     current,
     note_drawn,
     publish,
+    read_fixed,
     read_note,
     write_notes,
 )
@@ -30,7 +31,7 @@ from llmopt.adapters.optuna.space import Known, StudySpace, logger
 from llmopt.caps import Limits, checked
 from llmopt.client.base import Client, client_name
 from llmopt.errors import BudgetExceededError, LLMOptError, SearchStopped, is_permanent, warn_user
-from llmopt.from_optuna import for_readers, named_in
+from llmopt.from_optuna import PREFIX, for_readers, named_in
 from llmopt.history import Proposal, Usage
 from llmopt.model_calls import ModelCalls, Scope
 from llmopt.point_task import Asking
@@ -206,7 +207,10 @@ class Asker:
                 if self._end and getattr(need.study, "_stop_flag", False):
                     self._stop(need)
                 return self._take(need)
-        except LLMOptError as error:
+        except BaseException as error:
+            self._queue_again(need)
+            if not isinstance(error, LLMOptError):
+                raise
             now = current(need.study, need.trial)
             if not isinstance(error, SearchStopped) and now.params:
                 if read_note(now, "source") is None:  # its values are not the model's
@@ -216,6 +220,13 @@ class Asker:
             if getattr(error, "exhausted", False):  # what to do is in it, and nothing is to debug
                 raise error.with_traceback(None) from None
             raise
+
+    def _queue_again(self, need: Need) -> None:
+        """Queue an enqueued point again, if its trial ends with none but its own parameters."""
+        now, study = current(need.study, need.trial), getattr(need.study, "_study", need.study)
+        if (fixed := read_fixed(now)) and now.params.keys() <= fixed.keys():
+            attrs = {k: v for k, v in now.user_attrs.items() if not k.startswith(PREFIX)}
+            study.enqueue_trial(dict(fixed), attrs)
 
     def _stop(self, need: Need) -> None:
         """End the study, and leave the trial to be pruned at its first suggestion."""
