@@ -44,8 +44,8 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
     """Raise unless a stored search means the same to the optimizer that resumes it.
 
     Parameters, directions, task and beginning must be the same. How the model is asked may change,
-    and so may the table of candidates, constraints and forbidden combinations, and a search may
-    become noisy; that is logged in one line.
+    and so may units, the table of candidates, constraints and forbidden combinations, and a search
+    may become noisy; that is logged in one line.
 
     Raises:
         StorageError: The search is another one; the message names the first differences.
@@ -68,6 +68,11 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
             for part in _LIMITS:
                 if (was := old.get(part, [])) != (limits := new.get(part, [])):
                     changes.append(f"other {part} (there {short(was)}, now {short(limits)})")
+            units = [
+                {d["name"]: d["unit"] for d in s["dimensions"] if "unit" in d} for s in (old, new)
+            ]
+            if units[0] != units[1]:
+                changes.append(f"other units (there {short(units[0])}, now {short(units[1])})")
             differences += _space_differences(old, new)
         else:
             differences.append(f"{name} ({difference(old, new)}){_HINTS.get(name, '')}")
@@ -97,15 +102,16 @@ def _space_differences(there: Json, now: Json) -> list[str]:
     """Return in what two spaces differ beside what may change; both are of `Space.to_dict`."""
     changing = dict.fromkeys(("candidates", *_LIMITS))
     there, now = ({**space, **changing} for space in (there, now))
-    old, new = ({d["name"]: d for d in space["dimensions"]} for space in (there, now))
+    old, new = ({d["name"]: {**d, "unit": ""} for d in s["dimensions"]} for s in (there, now))
     texts = []
     for where, names in (("there", set(old) - set(new)), ("now", set(new) - set(old))):
         if names:
             texts.append(f"only {where}: {', '.join(sorted(names)[:5])}{' ...' * (len(names) > 5)}")
     both = [name for name in old if name in new and old[name] != new[name]]
     texts += [f"{name}: {difference(old[name], new[name])}" for name in both]
+    there, now = {**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}  # in their order
     if not texts and there != now:
-        texts.append(difference({**there, "dimensions": [*old]}, {**now, "dimensions": [*new]}))
+        texts.append(difference(there, now))
     return texts
 
 

@@ -19,6 +19,7 @@ def examples(count: int, **options: Any) -> settings:
 
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=3)
+units = st.sampled_from(["", "°C", "h", "mol %", "µL", "eq.", "mol·L⁻¹", "m²"])
 words = st.text("abcXYZ _09", min_size=1, max_size=5).map(str.strip).filter(bool)
 
 
@@ -37,7 +38,7 @@ def floats_dimensions(draw):
         step = draw(st.sampled_from([0.001, 0.1, 0.25, 1 / 3, 2.0, 7.5]))
         low = draw(st.sampled_from([-3.3, -1.0, 0.0, 0.1, 5.0]))
         return Float(low, low + steps * step, step=step)
-    return Float(low, high)
+    return Float(low, high, unit=draw(units))
 
 
 @st.composite
@@ -47,7 +48,7 @@ def int_dimensions(draw):
         return Int(low, high, log=True)
     low, high = sorted(draw(st.tuples(*[st.integers(-(2**63), 2**63)] * 2)))
     step = draw(st.integers(1, 7))
-    return Int(low, high - (high - low) % step, step=step)
+    return Int(low, high - (high - low) % step, step=step, unit=draw(units))
 
 
 hashables = st.one_of(

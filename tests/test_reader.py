@@ -110,6 +110,35 @@ def test_a_json_value_that_is_no_number_is_a_complaint(value):
             reader(SPACE)(f"{NOTES}Start from: new\nProposal: {text}")
 
 
+HEAT = Space({"heat": Float(20, 80, unit="°C"), "time": Int(1, 48, unit="eq."), "x": Float(0, 9)})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "heat: 77.5 °C, time: 18 eq., x: 1",
+        "heat: **77.5°C**; time = 18eq.; x = 1",
+        "x: 1\nheat: `77.5\u00a0°C`.\ntime: 18\n",
+        '{"heat": "77.5 °C", "time": "18 eq.", "x": 1}',
+    ],
+)
+def test_a_value_may_have_the_unit_of_its_parameter(text):
+    assert parse_parameters(text, HEAT).values == (77.5, 18, 1.0)
+    words = reader(HEAT, points=((60.0, 2, 1.0),))(f"Start from: new\nProposal: {text}")
+    assert words.values == (77.5, 18, 1.0)
+
+
+@pytest.mark.parametrize("wrong", ["170 °F", "77 degC", "350 K", "77 °C 18 h", "60-70 °C"])
+def test_a_value_with_another_unit_is_a_complaint_that_names_both(wrong):
+    for text in (f"heat: {wrong}, time: 2, x: 1", f'{{"heat": "{wrong}", "time": 2, "x": 1}}'):
+        with pytest.raises(ParseError) as caught:
+            parse_parameters(text, HEAT)
+        assert wrong in caught.value.reason
+        assert "plain number, or one in °C" in caught.value.reason
+    with pytest.raises(ParseError, match=r"`x` has no readable value .*, expected a plain number$"):
+        parse_parameters("heat: 30, time: 2, x: 1 °C", HEAT)
+
+
 @pytest.mark.defect(1)
 @pytest.mark.parametrize("text", ["units: 10", "units: 1024, lr: 0.0", "units: 10, lr: -1"])
 def test_an_answer_cut_inside_its_values_is_not_used(text):

@@ -309,6 +309,22 @@ def test_python_stands_before_the_trial_that_it_led_to_also_beside_imported_rows
     assert [*_placed([block], SimpleNamespace(trials=trials), 4)] == [3]
 
 
+def test_units_stand_beside_the_names_of_parameters():
+    search = LLMOptimizer({"heat": Float(20, 80, unit="°C"), "n": Int(1, 9)}, ScriptedClient([]))
+    for heat in (30, 77.5):
+        search.tell({"heat": heat, "n": 2}, heat)
+    study, text = search.to_optuna(), page(search)
+    assert study.best_params == {"heat": 77.5, "n": 2}
+    assert re.search(r"<td>heat \(°C\)</td>\s*<td>20 to 80</td>", text)
+    axes = [
+        json.loads(f.json)["layout"]["xaxis"]["title"]["text"]
+        for f in figures_of(study, labels={"heat": "heat (°C)"})
+        if f.name == "slice"
+    ]
+    assert axes == ["heat (°C)"]
+    assert text.count("heat (°C)") == 3  # in the space and of each trial
+
+
 def test_a_search_without_trials_has_a_page():
     empty = LLMOptimizer(SPACE, ScriptedClient([]))
     assert "0 trials: none yet." in page(empty)

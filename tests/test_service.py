@@ -804,6 +804,50 @@ def test_results_leave_as_a_table_with_pooled_errors_and_former_rewards(tmp_path
     )
 
 
+def test_results_and_points_may_have_the_unit_of_a_parameter(tmp_path, capsys, caplog):
+    heat = {"type": "number", "minimum": 20, "maximum": 80, "unit": "°C"}
+    hours = {"type": "integer", "minimum": 1, "maximum": 48}
+    file = write(tmp_path, model="network", space={"heat": heat, "time": hours})
+
+    def params(*words):
+        return run(capsys, words[0], file, *words[1:])[0]["params"]
+
+    assert params("ask", "--fixed", "heat=50 °C")["heat"] == 50
+    measured = {"heat": "81.5 °C", "time": 2}
+    assert (
+        params("tell", json.dumps(measured), "--instead-of", "p1", "--reward", "1")["heat"] == 81.5
+    )
+    assert params("tell", '{"heat": "75°C"}', "--replaces", "1")["heat"] == 75
+    assert params("enqueue", '{"heat": "40 °C"}') == {"heat": 40}
+    assert params("withdraw", '{"heat": "40 °C"}') == {"heat": 40}
+    table = tmp_path / "table.csv"
+    table.write_text("heat,time,reward\n30 °C,3,2\n31,3,2\n304 K,3,2\n", encoding="utf-8")
+    assert main(["tell", file, "--import", str(table)]) == 2
+    done = capsys.readouterr()
+    assert [json.loads(line)["params"]["heat"] for line in done.out.splitlines()] == [30, 31]
+    both = r"`heat`: cannot read '304 K'; expected a number in [20.0, 80.0] °C."
+    assert f"row 3 refused: {both}" in done.err
+    for words in (
+        ("ask", "--fixed", "heat=304 K"),
+        ("enqueue", '{"heat": "304 K"}'),
+        ("tell", '{"heat": "304 K", "time": 2}', "--reward", "1"),
+    ):
+        assert both in run(capsys, words[0], file, *words[1:], status=2)
+    assert main(["status", file]) == 0
+    assert json.loads(capsys.readouterr().out)["best"]["params"]["heat"] == 30
+    # It is no part of what the search is.
+    caplog.clear()
+    write(tmp_path, model="network", space={"heat": heat, "time": hours | {"unit": "h"}})
+    assert params("ask", "--fixed", "time=7 h")["time"] == 7
+    assert (
+        "resumes with other units (there {'heat': '°C'}, now {'heat': '°C', 'time'" in caplog.text
+    )
+    with LLMOptimizer.load(tmp_path / "search.jsonl") as search:
+        assert [d.unit for d in search.space.dimensions] == ["°C", "h"]
+    write(tmp_path, model="network", space={"heat": heat, "time": hours | {"maximum": 24}})
+    assert "another configuration: time: " in run(capsys, "ask", file, status=2)
+
+
 @pytest.mark.parametrize("direction", [{"ee": "maximize"}, {"ee": "maximize", "cost": "minimize"}])
 def test_a_table_has_the_names_of_choices_and_former_rewards_as_numbers(
     direction, tmp_path, capsys

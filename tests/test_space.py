@@ -5,6 +5,7 @@ import enum
 import json
 import math
 import pickle
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import any_spaces, conditional_spaces, examples, gymnasium_spaces, seeds
+from strategies import any_spaces, conditional_spaces, examples, gymnasium_spaces, seeds, units
 
 from llmopt import LLMOptimizer, ScriptedClient
 from llmopt.errors import ParameterError, SpaceError
@@ -86,6 +87,29 @@ def test_spaces_survive_json_pickle_and_copy(space):
     assert again == space == pickle.loads(pickle.dumps(space))
     assert hash(again) == hash(space)
     assert copy.deepcopy(space) is space is Space.of(space)
+
+
+@quick
+@given(st.data())
+def test_a_number_is_read_with_exactly_its_unit(data):
+    unit, other = data.draw(st.tuples(*[units.filter(bool)] * 2).filter(lambda u: u[0] != u[1]))
+    number = data.draw(st.one_of(st.floats(-1e9, 1e9), st.integers(-(10**9), 10**9)))
+    dimension = (Int if isinstance(number, int) else Float)(-(10**9), 10**9, unit=unit)
+    for text in (f"{number} {unit}", f"{number}{unit}", f"{number}\u202f{unit}", str(number)):
+        for read in (dimension.parse, dimension.check):
+            value = read(text)
+            assert (value, type(value)) == (number, type(number))
+    for text in (f"{number} {other}", f"{number} {unit.swapcase()}.", f"{number}{unit} {unit}"):
+        for read in (dimension.parse, dimension.check):
+            with pytest.raises(ParameterError, match=re.escape(f"] {unit}.")) as caught:
+                read(text)
+            assert repr(text)[1:-1] in str(caught.value)
+
+
+@pytest.mark.parametrize("unit", [None, 3, " h", "h ", "a\nb", "x" * 41, "0", "e3", "^2", "x10^3"])
+def test_a_unit_that_changes_a_number_is_refused(unit):
+    with pytest.raises(SpaceError, match="unit="):
+        Float(0, 1, unit=unit)
 
 
 @quick

@@ -23,7 +23,7 @@ RECIPE = {
     "warmup": 8,
     "seed": 0,
     "space": {
-        "temperature": {"type": "number", "minimum": 20, "maximum": 120},  # °C
+        "temperature": {"type": "number", "minimum": 20, "maximum": 120, "unit": "°C"},
         "minutes": {"type": "integer", "minimum": 10, "maximum": 240},
         "catalyst": {"enum": ["none", "acid", "enzyme"]},
     },

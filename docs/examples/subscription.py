@@ -15,8 +15,8 @@ GUESS = """
 from random import uniform
 print(f"Proposal:\\ntemperature: {uniform(80, 98):.1f}\\ngrind: {uniform(200, 900):.0f}")
 """
-WORDS = """Filter coffee, 15 g on 250 g of water. temperature: of the water, in °C. grind: size of
-the particles, in µm. Hot water and a fine grind extract more. The aim is an extraction of 20 %."""
+WORDS = """Filter coffee, 15 g on 250 g of water. temperature: of the water. grind: size of
+the particles. Hot water and a fine grind extract more. The aim is an extraction of 20 %."""
 
 
 def brew(point):
@@ -28,7 +28,10 @@ def brew(point):
 agent = sys.argv[1] if sys.argv[1:] else "command:" + shlex.join([sys.executable, "-c", GUESS])
 result = llmopt.minimize(
     brew,
-    {"temperature": llmopt.Float(80, 98), "grind": llmopt.Float(200, 900)},
+    {
+        "temperature": llmopt.Float(80, 98, unit="°C"),
+        "grind": llmopt.Float(200, 900, unit="µm"),
+    },
     8,
     agent,
     description=WORDS,

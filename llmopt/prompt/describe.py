@@ -174,11 +174,12 @@ def _describe_dimension(space: Space, index: int, dimension: Dimension, named: b
         more = len(dimension.choices) - _MAX_CHOICES
         return f"one of {shown}" + (f" and {more} more" if more > 0 else "")
     kind = "a number" if isinstance(dimension, Float) else "an integer"
+    unit = f" {dimension.unit}" * bool(dimension.unit)
     if not named:  # "from -6.0 to 6.0" would hint at one decimal
-        text = f"{kind} from {dimension.low:.10g} to {dimension.high:.10g}"
+        text = f"{kind} from {dimension.low:.10g} to {dimension.high:.10g}{unit}"
     else:
         low, high = (space.format(index, bound) for bound in (dimension.low, dimension.high))
-        text, decimals = f"{kind} from {low} to {high}", space.decimals[index]
+        text, decimals = f"{kind} from {low} to {high}{unit}", space.decimals[index]
         if decimals is not None and dimension.step is None:
             text += f" with {decimals} decimal{'' if decimals == 1 else 's'}"
     if dimension.step is not None and not (isinstance(dimension.step, int) and dimension.step == 1):

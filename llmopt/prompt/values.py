@@ -18,7 +18,7 @@ from llmopt.errors import ParseError
 from llmopt.space import Categorical, Int, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.util.numbers import PLAIN, read_number
-from llmopt.util.text import cut
+from llmopt.util.text import clean, cut
 
 _MOST_LISTED = 8  # names in a complaint
 _MOST_SHOWN = 40  # characters of a value in a complaint
@@ -45,6 +45,7 @@ class ValueReader:
     def __init__(self, space: Space, index: int) -> None:
         dimension = space.dimensions[index]
         self.whole = isinstance(dimension, Int)
+        self.unit = "" if isinstance(dimension, Categorical) else dimension.unit
         self.choices = dimension.choices if isinstance(dimension, Categorical) else None
         self._spelled: dict[str, Any] = {}
         for spell in (dimension.format, _as_json, repr, str, '"{}"'.format):
@@ -56,7 +57,8 @@ class ValueReader:
 
     def read(self, text: str) -> Any:
         """Return the value that a whole text is, or a mark that it is none."""
-        number = read_number(_bare(text), whole=self.whole)
+        each = (read_number(t, whole=self.whole, unit=self.unit) for t in (text, _bare(text)))
+        number = next((n for n in each if n is not None), None)
         if self.choices is None:
             return _MISSING if number is None else number
         for spelled in (text.strip(), _bare(text)):
@@ -78,6 +80,8 @@ class ValueReader:
     def from_json(self, value: Any) -> Any:
         """Return the value of decoded JSON, or a mark that it is none."""
         if self.choices is None:
+            if self.unit and isinstance(value, str):
+                return self.read(value)
             if not _is_number(value) or not abs(value) < 1e300:
                 return _MISSING
             return int(value) if self.whole and float(value).is_integer() else value
@@ -179,7 +183,8 @@ class PairReader:
         reason = f"`{self.labels[place]}` has no readable value (got {raw!r})"
         choices = self.values[place].choices
         if choices is None:
-            return f"{reason}, expected a plain number"
+            unit = self.values[place].unit
+            return f"{reason}, expected a plain number" + f", or one in {unit}" * bool(unit)
         expected = cut(self.space.format(place, choices[0]), _MOST_SHOWN)
         return f"{reason}; expected a choice as it is written, such as {expected}, not its place"
 
@@ -227,7 +232,7 @@ def from_json(
             continue
         read = reader.values[place].from_json(value)
         if read is _MISSING:
-            raise ParseError(reader.unreadable(place, cut(json.dumps(value), _MOST_SHOWN)), "")
+            raise ParseError(reader.unreadable(place, cut(_as_json(value), _MOST_SHOWN)), "")
         if point.setdefault(place, read) != read:
             raise ParseError(f"`{reader.labels[place]}` has two values", "")
     if unknown and space.missing(point):
@@ -270,7 +275,7 @@ def _bare(text: str) -> str:
 
 def _as_json(choice: Any) -> str:
     try:
-        return json.dumps(choice, ensure_ascii=False)
+        return clean(json.dumps(choice, ensure_ascii=False))
     except (TypeError, ValueError):
         return ""
 

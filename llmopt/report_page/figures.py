@@ -71,6 +71,7 @@ def figures_of(
     *,
     numbered: bool = True,
     reference: Sequence[float] | Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> list[Figure]:
     """Return the figures that a study has data for, at most 450,000 characters together.
 
@@ -78,12 +79,13 @@ def figures_of(
         study: The study.
         numbered: Whether trials are shown as ``#n`` from 1, as prompts name them.
         reference: Reference point of the hypervolume: a number for each objective.
+        labels: What to call parameters in place of their names.
 
     Raises:
         LLMOptError: `reference` does not fit the objectives.
     """
     point = None if reference is None else _reference(study, reference)
-    plain, left, figures = _plain(study), _MOST, []
+    plain, left, figures = _plain(study, labels or {}), _MOST, []
     last = len(plain.get_trials(deepcopy=False)) - 1
     many = last >= _HOVERING
     for name, title, draw in _kinds(plain, point):
@@ -175,7 +177,7 @@ def _value(objective: int, trial: Any) -> float:
     return float(trial.values[objective])
 
 
-def _plain(study: Study) -> Study:
+def _plain(study: Study, labels: Mapping[str, str]) -> Study:
     """Return a copy without attributes, in whose names and choices nothing is HTML."""
     from optuna.distributions import CategoricalDistribution
     from optuna.storages import InMemoryStorage
@@ -194,7 +196,7 @@ def _plain(study: Study) -> Study:
         return [t if shown.count(t) == 1 else f"{t} ({i})" for i, t in enumerate(shown, start=1)]
 
     every = plain_names(study)
-    names = dict(zip(every, texts(every, 40), strict=True))
+    names = dict(zip(every, texts([labels.get(n, n) for n in every], 40), strict=True))
     trials = []
     for trial in study.get_trials(deepcopy=False):
         params, distributions = {}, {}
@@ -202,9 +204,9 @@ def _plain(study: Study) -> Study:
             distribution = trial.distributions[name]
             if isinstance(distribution, CategoricalDistribution):
                 if distribution not in choices:
-                    labels = texts(distribution.choices, 30)
-                    mapped = dict(zip(map(repr, distribution.choices), labels, strict=False))
-                    choices[distribution] = CategoricalDistribution(labels), mapped
+                    shown = texts(distribution.choices, 30)
+                    mapped = dict(zip(map(repr, distribution.choices), shown, strict=False))
+                    choices[distribution] = CategoricalDistribution(shown), mapped
                 distribution, mapped = choices[distribution]
                 value = mapped[repr(value)]
             params[names[name]], distributions[names[name]] = value, distribution

@@ -142,7 +142,8 @@ def page(
     leading = _leading(own, study)
     usage = getattr(own, "usage", None) or _usage_of(study)
     wishes: Collection[str] = getattr(own, "wishes", ())
-    rows = list(_rows(study, trials, numbered, leading, wishes))
+    labels = _labels(own)
+    rows = list(_rows(study, trials, numbered, leading, wishes, labels))
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
     storage = getattr(study, "_study", study)._storage
@@ -160,7 +161,7 @@ def page(
             summary=_summary(study, rows, trials),
             outcome=outcome,
             ended=clean(_ended(search, own, study)),
-            figures=figures_of(study, numbered=numbered, reference=reference),
+            figures=figures_of(study, numbered=numbered, reference=reference, labels=labels),
             objectives=objectives_of(study),
             rows=rows,
             numbered=numbered,
@@ -170,7 +171,7 @@ def page(
             few=LEAST_IMPORTANCE
             * (sum(_state_of(t) == "complete" for t in trials) < LEAST_IMPORTANCE),
             best=[row for row in rows if row["leads"]][:20],
-            ranges=[*_ranges(study, own), *_candidates(own)],
+            ranges=[*_ranges(study, own, labels), *_candidates(own)],
             usage=_spent(usage),
             sources=[(row, n) for row, n in Counter(filter(None, map(_who, trials))).most_common()],
             rejected=[(clean(reason), n) for reason, n in usage.rejected.items()],
@@ -269,6 +270,7 @@ def _rows(
     numbered: bool,
     leading: set[int],
     wishes: Collection[str],
+    labels: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     """Yield the listed trials: the best and the latest, if there are very many."""
     latest = {t.number for t in trials[-_MOST_TRIALS:]}
@@ -329,7 +331,7 @@ def _rows(
             "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
             "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change}",
             "outside": note_of(attrs, "outside") is True,
-            "instead_of": [_shown(*pair) for pair in asked[:params]],
+            "instead_of": [_shown(labels.get(n, n), v) for n, v in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
             "measurements": ", ".join(line.partition(":")[0] for line in each),
             "infeasible": bool(broken),
@@ -341,7 +343,9 @@ def _rows(
                 if text and once[" ".join(text.split())] == name
             ],
             "start": start if numbered else for_readers(start, named),
-            "params": [_shown(*pair) for pair in itertools.islice(point.items(), params)],
+            "params": [
+                _shown(labels.get(n, n), v) for n, v in itertools.islice(point.items(), params)
+            ],
             "more": max(0, len(point) - params),
             "feedback": cut("\n".join(facts), words),
             "old_feedback": cut(text_of(note_of(attrs, "old_feedback")), words),
@@ -395,7 +399,14 @@ def _is_given(trial: Any) -> bool:
     return kind == "imported" or source == "user"
 
 
-def _ranges(study: Study, own: Any) -> list[tuple[str, str]]:
+def _labels(own: Any) -> dict[str, str]:
+    """Return the names of the parameters that have a unit, with it."""
+    space = getattr(own, "space", None)
+    pairs = zip(space.names, space.dimensions, strict=True) if isinstance(space, Space) else ()
+    return {n: f"{n} ({unit})" for n, d in pairs if (unit := getattr(d, "unit", ""))}
+
+
+def _ranges(study: Study, own: Any, labels: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the parameters with their ranges, as the last trial that has them states them.
 
     Those of a search hold for its proposals: a measured value may lie beyond.
@@ -413,7 +424,7 @@ def _ranges(study: Study, own: Any) -> list[tuple[str, str]]:
                 d = proposed.get(name, d)
                 kind = ", whole" * type(d).__name__.startswith("Int") + ", logarithmic" * d.log
                 text = f"{d.low:.6g} to {d.high:.6g}{kind}"
-            ranges[name] = text
+            ranges[labels.get(name, name)] = text
     return [(cut(clean(n), 80), cut(clean(text), 200)) for n, text in [*ranges.items()][:200]]
 
 

@@ -59,8 +59,8 @@ _EXAMPLE = (
 def read_space(schema: Any, forbidden: Any = ()) -> Space:
     """Read a space from a JSON schema of an object, or from its ``properties`` alone.
 
-    Beside numbers with bounds, ``"log"`` and ``"multipleOf"``, it takes booleans and an ``enum``,
-    and for each parameter a condition, ``"when"``: see `llmopt.space.when`. `forbidden`
+    Beside numbers with bounds, ``"log"``, ``"multipleOf"`` and ``"unit"``, it takes booleans and an
+    ``enum``, and for each parameter a condition, ``"when"``: see `llmopt.space.when`. `forbidden`
     combinations have the form of conditions.
     """
     if not isinstance(schema, Mapping):
@@ -124,17 +124,16 @@ def _dimension(name: str, part: Any) -> Dimension:
         return Categorical((False, True))
     if kind not in ("number", "integer"):
         raise SpaceError(f"{where}: got {str(dict(part))[:100]}; {_EXAMPLE}")
-    _no_others(part, ("type", "minimum", "maximum", "multipleOf", "log", *_WORDS), where)
+    _no_others(part, ("type", "minimum", "maximum", "multipleOf", "log", "unit", *_WORDS), where)
     low: Any = part.get("minimum")
     high: Any = part.get("maximum")
     for bound in (low, high):
         if isinstance(bound, bool) or not isinstance(bound, (int, float)):
             raise SpaceError(f"{where}: `minimum` and `maximum` must be numbers; {_EXAMPLE}")
-    log, step = part.get("log", False), part.get("multipleOf")
+    ways = {"log": part.get("log", False), "unit": part.get("unit", "")}
     try:
-        if kind == "integer":
-            return Int(low, high, log=log, **({} if step is None else {"step": step}))
-        return Float(low, high, log=log, step=step)
+        number = Int if kind == "integer" else Float
+        return number(low, high, step=part.get("multipleOf"), **ways)
     except SpaceError as error:
         raise SpaceError(f"{where}: {error}") from None
 

@@ -175,8 +175,9 @@ class SearchFolder:
             name: Letters, digits, - and _.
             space: A JSON schema for each parameter: {"lr": {"type": "number", "minimum": 1e-5,
                 "maximum": 0.1, "log": true}, "layers": {"type": "integer", "minimum": 1,
-                "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}. A parameter that only some
-                points have says when: "when": {"act": "relu", "layers": {">": 2}}.
+                "maximum": 6}, "act": {"enum": ["relu", "tanh"]}}. A number may have a
+                "unit", such as "°C". A parameter that only some points have says when:
+                "when": {"act": "relu", "layers": {">": 2}}.
             direction: "maximize" or "minimize" (needed), or with a name for the score
                 {"yield": "maximize"}.
             model: Who proposes points: a model that the server allows, or "agent" for yourself.

@@ -280,6 +280,7 @@ def dimension_to_dict(name: str, dimension: Dimension) -> dict[str, Any]:
         data.update({"names": list(dimension.labels)} if dimension.named else {})
     else:
         data.update(low=dimension.low, high=dimension.high, log=dimension.log, step=dimension.step)
+        data.update({"unit": dimension.unit} if dimension.unit else {})
     return data if dimension.when is None else {**data, "when": dimension.when.to_json()}
 
 
@@ -294,5 +295,6 @@ def dimension_from_dict(data: Mapping[str, Any]) -> Dimension:
         return Categorical(choices, when=when)
     if kind in ("float", "int"):
         number = Float if kind == "float" else Int
-        return number(data["low"], data["high"], log=data["log"], step=data["step"], when=when)
+        ways = {name: data[name] for name in ("log", "step", "unit") if name in data}
+        return number(data["low"], data["high"], when=when, **ways)
     raise SpaceError(f"unknown dimension type {kind!r}; expected float, int or categorical.")

@@ -14,13 +14,14 @@ from llmopt.errors import ParameterError, SpaceError, warn_user
 from llmopt.space.values import Value, as_number, decimal_places
 from llmopt.space.when import read_when
 from llmopt.util.numbers import read_number
-from llmopt.util.text import short
+from llmopt.util.text import nfc, short
 
 _INT_LIMIT = 2**64  # integers are encoded as floats and stored as NumPy integers
 _STEP_LIMIT = 10**12  # with more steps, float64 cannot tell rounding errors from steps
 MAX_DECIMALS = 15  # more say nothing about a float64
 _MIN_DIGITS, _MAX_DIGITS = 3, 17  # significant digits shown; 17 tell any two float64 apart
 _FIXED = 1e-4, 1e7  # magnitudes for which fixed decimals are the shorter way to write a number
+_LONGEST_UNIT = 40  # characters
 _ON_GRID = 0.01  # share of a step, or of the range, that a rounding error may have at most
 
 _Bound = TypeVar("_Bound", bound="BaseDimension")
@@ -83,6 +84,7 @@ class _Number(BaseDimension):
     log: bool = False
     step: Any = None
     when: Any = None
+    unit: str = ""
     _places: int = field(default=0, init=False, compare=False)  # decimals of its steps
     _digits: int = field(default=0, init=False, compare=False)  # significant digits shown
     narrow: Any = field(default=None, init=False, compare=False)  # dtype, if below float64
@@ -110,6 +112,7 @@ class _Number(BaseDimension):
             raise SpaceError(f"{kind}({low!r}, {high!r}): {trouble}")
         step = 1 if step is None and isinstance(self, Int) else step
         freeze(self, low=low, high=high, log=bool(self.log), step=step, when=read_when(self.when))
+        freeze(self, unit=_read_unit(self.unit))
         count: float = math.inf if high > low else 1
         if step:
             if isinstance(self, Float):
@@ -145,11 +148,16 @@ class _Number(BaseDimension):
         default = 1 if isinstance(self, Int) else None
         step = "" if self.step == default else f", step={self.step!r}"
         when = "" if self.when is None else f", when={self.when!r}"
-        return f"{type(self).__name__}({self.low!r}, {self.high!r}{log}{step}{when})"
+        unit = f", unit={self.unit!r}" if self.unit else ""
+        return f"{type(self).__name__}({self.low!r}, {self.high!r}{log}{step}{when}{unit})"
 
     def _expected(self) -> str:
         noun = "an integer" if isinstance(self, Int) else "a number"
-        return f"{noun} in [{self.low!r}, {self.high!r}]"
+        return f"{noun} in [{self.low!r}, {self.high!r}]" + f" {self.unit}" * bool(self.unit)
+
+    def _number(self, value: Value) -> float | int | None:
+        """Return a value as a number, also of a text if there is a unit; ``None`` for none."""
+        return self.parse(value) if self.unit and isinstance(value, str) else as_number(value)
 
     def check(self, value: Value, measured: bool = False) -> Any:
         """Return a value in exact form, or raise `ParameterError`.
@@ -157,7 +165,7 @@ class _Number(BaseDimension):
         A value that misses a bound or a step by a rounding error of float32 is moved onto it. One
         that was `measured` may lie between two steps and beyond a bound.
         """
-        nearest, number = self.clip(value), as_number(value) or 0
+        nearest, number = self.clip(value), self._number(value) or 0
         inside = self.low <= number <= self.high
         if nearest == number or (inside and self.step is None):
             return nearest
@@ -185,7 +193,7 @@ class _Number(BaseDimension):
 
     def clip(self, value: Value) -> Any:
         """Return the valid value nearest to a number."""
-        number = as_number(value)
+        number = self._number(value)
         if number is None or number != number:
             got = "nan" if number is not None else f"{value!r} is of type {type(value).__name__}"
             raise ParameterError(f"`{self._name}`={got}; expected {self._expected()}.")
@@ -261,8 +269,8 @@ class _Number(BaseDimension):
         return text[1:] if text[0] == "-" and float(text) == 0 else text
 
     def parse(self, text: str) -> Any:
-        """Read the text of a finite number."""
-        number = read_number(text, whole=isinstance(self, Int))
+        """Read the text of a finite number, alone or with the unit."""
+        number = read_number(text, whole=isinstance(self, Int), unit=self.unit)
         if number is None:
             raise self._unreadable(text, self._expected())
         return number
@@ -281,10 +289,12 @@ class Float(_Number):
             dimension. Not allowed with `log`.
         when: Condition under which a point has this parameter: ``{"optimizer": "sgd"}``. See
             `llmopt.space.when`.
+        unit: Unit of the values, such as ``"°C"``, for prompts and reports. Texts with exactly this
+            unit, such as ``"80 °C"``, are read as numbers.
 
     Raises:
-        SpaceError: A bound is not finite, `low` is above `high`, or `log` or `step` does not fit
-            the bounds.
+        SpaceError: A bound is not finite, `low` is above `high`, `log` or `step` does not fit the
+            bounds, or `unit` is no short text or begins like a number.
     """
 
     low: float
@@ -315,6 +325,18 @@ class Int(_Number):
         if dtype is not None and np.dtype(dtype).kind in "iu":
             ends = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
         freeze(self, _range=ends)
+
+
+def _read_unit(unit: Any) -> str:
+    """Return a unit, or raise `SpaceError` if a number could be read otherwise with it."""
+    if isinstance(unit, str) and unit == unit.strip()[:_LONGEST_UNIT] and unit.isprintable():
+        exact = all(read_number(f"{n}{unit}", unit=unit) == n for n in (1, 10))
+        if exact and not unit[:1].isdigit():
+            return nfc(unit)
+    raise SpaceError(
+        f"unit={short(unit)}: expected a text of at most {_LONGEST_UNIT} characters, such as '°C', "
+        "that does not begin like a number"
+    )
 
 
 def _resolution(dimension: Float, decimals: int | None) -> tuple[int | None, int]:

@@ -3,7 +3,7 @@ r"""Numbers as models write them, read exactly or not at all.
 Read are plain decimals (``-0.25``), exponents (``3e-3``) and powers of ten (``10^-3``,
 ``10**-3``, ``3×10⁻³``, ``5·10^{-3}``, ``3 \times 10^{-3}``, also between ``$``), with Unicode
 minus signs and blanks. Anything else is no number: ``1,024``, ``0,003``, ``50 %``, ``1/3``,
-``2^10``, a range, a number with a unit.
+``2^10``, a range, a number with another unit than the one that is expected.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
+
+from llmopt.util.text import nfc
 
 _MINUS = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 _BLANKS = "\t\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -28,16 +30,19 @@ _NUMBER = re.compile(
 )
 _LONGEST = 400  # characters of a number
 
-PLAIN = str.maketrans(dict.fromkeys(_MINUS, "-") | dict.fromkeys(_BLANKS, " "))
-"""Turns each minus sign and blank into the plain one; a text keeps its length."""
+PLAIN = str.maketrans(
+    dict.fromkeys(_MINUS, "-") | dict.fromkeys(_BLANKS, " ") | {"\u00b5": "\u03bc"}
+)
+"""Turns each minus sign, blank and micro sign into the plain one; a text keeps its length."""
 
 
-def read_number(text: str, *, whole: bool = False) -> float | int | None:
+def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | int | None:
     """Return the number that a text is; ``None`` if it is none, or not finite.
 
     Args:
         text: The whole text of a value; marks of Markdown and TeX around it are ignored.
         whole: Whether to return an `int` if the number is whole.
+        unit: Text that may follow the number, with or without a blank between them.
     """
     if len(text) > _LONGEST:
         return None
@@ -46,13 +51,14 @@ def read_number(text: str, *, whole: bool = False) -> float | int | None:
         text = text[2:-2]
     elif text[:1] == text[-1:] == "$" and len(text) > 1:
         text = text.strip("$")
-    text = _TIMES.sub("*", _EXPONENT.sub(lambda m: "^" + m[0].translate(_RAISED), text.strip()))
-    match = _NUMBER.fullmatch(" ".join(text.split()))
+    number = _TIMES.sub("*", _EXPONENT.sub(lambda m: "^" + m[0].translate(_RAISED), text.strip()))
+    match = _NUMBER.fullmatch(" ".join(number.split()))
     if match is None:
-        return None
+        alone = nfc(text).removesuffix(nfc(unit).translate(PLAIN))
+        return read_number(alone, whole=whole) if unit else None
     exponent = match["e"] or match["power"] or match["braced"] or match["round"] or "0"
     written = f"{match['sign']}{match['plain'] or match['factor'] or '1'}e{exponent}"
-    number = float(written)
-    if not math.isfinite(number):
+    value = float(written)
+    if not math.isfinite(value):
         return None
-    return int(Decimal(written)) if whole and number.is_integer() else number
+    return int(Decimal(written)) if whole and value.is_integer() else value
