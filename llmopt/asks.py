@@ -479,7 +479,10 @@ class Asks(Results[Params]):
             ParameterError: The point is not in the space, or breaks a constraint.
             StorageError: The storage file could not be written. Nothing was queued.
         """
-        event = self.read_queued(params, words)
+        self.enqueue_as(params, self.read_queued(params, words))
+
+    def enqueue_as(self, params: Any, event: Queued) -> None:
+        """Queue a point that `read_queued` has checked."""
         if not self.may_repeat and (there := place_of(self._journal.state, event)):
             logger.warning("%s %s: it is queued again", short(params), there)
         self._journal.append(event)

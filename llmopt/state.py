@@ -325,14 +325,19 @@ def _computed(state: State, event: Computed) -> State:
 
 
 def _queued(state: State, event: Queued) -> State:
-    if event.fixed:
-        space: Any = state.space
-        partial = (*state.partial, Fixed.read(space, event.fixed, event.words))
-        return replace(state, stop=None, partial=partial)
-    values = state.space.from_json_values(event.values)
+    point = queued_point(state.space, event)
+    if isinstance(point, Fixed):
+        return replace(state, stop=None, partial=(*state.partial, point))
     queue, users = list(state.queue), sum(p.source == "user" for p in state.queue)
-    queue.insert(users, Proposal(values, "user", event.words))
+    queue.insert(users, point)
     return replace(state, stop=None, queue=tuple(queue))
+
+
+def queued_point(space: Any, event: Queued) -> Proposal | Fixed:
+    """Return the point that an event queues."""
+    if event.fixed:
+        return Fixed.read(space, event.fixed, event.words)
+    return Proposal(space.from_json_values(event.values), "user", event.words)
 
 
 def _withdrawn(state: State, event: Withdrawn) -> State:

@@ -546,6 +546,20 @@ def test_an_objective_is_told_by_its_name(tmp_path, capsys):
     assert "write 84.5" in said
 
 
+def test_each_point_to_queue_is_read_once(tmp_path, capsys, monkeypatch):
+    read, read_queued = [], LLMOptimizer.read_queued
+
+    def counted(self, params, words=""):
+        read.append(params)
+        return read_queued(self, params, words)
+
+    monkeypatch.setattr(LLMOptimizer, "read_queued", counted)
+    file, points = write(tmp_path, model="network"), [{"x": 1, "k": 2}, {"k": 3}]
+    shown = run(capsys, "enqueue", file, *map(json.dumps, points), "--words", "mine")
+    assert [point["params"] for point in shown] == read == points
+    assert [point["explanation"] for point in shown] == ["mine", "mine"]
+
+
 def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), json.dumps({"x": 1, "k": 2})
     run(capsys, "tell", file, point, "--reward", "1")

@@ -20,6 +20,7 @@ from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.search_file import AGENT
 from llmopt.space.fixed import Fixed
+from llmopt.state import queued_point
 from llmopt.util.caller import CALLER
 from llmopt.util.text import ended, short
 
@@ -231,16 +232,10 @@ def enqueue(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], words: str = ""
 ) -> list[dict[str, Any]]:
     """Queue points, all of them or none, and return them as JSON."""
-    read = _each(optimizer, points, lambda _, point: optimizer.read_queued(point), "queued")
-    for point, _ in read:
-        optimizer.enqueue(point, words)
-    space, found = optimizer.space, list[Proposal | Fixed]()
-    for _, event in read:
-        if event.fixed:
-            found.append(Fixed.read(space, event.fixed, words))
-        else:
-            found.append(Proposal(space.from_json_values(event.values), "user", words))
-    return [_queued(optimizer, point) for point in found]
+    read = _each(optimizer, points, lambda _, point: optimizer.read_queued(point, words), "queued")
+    for point, event in read:
+        optimizer.enqueue_as(point, event)
+    return [_queued(optimizer, queued_point(optimizer.space, event)) for _, event in read]
 
 
 def _each(
