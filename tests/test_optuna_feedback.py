@@ -357,6 +357,7 @@ def test_an_enqueued_point_whose_request_failed_is_queued_again(failure, hyperba
     study.optimize(bowl, n_trials=1)
     states = [t.state.name for t in study.trials]
     assert states == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert "llmopt:source" not in study.trials[1].user_attrs  # the user's, not a fallback
     last = study.trials[2]
     assert last.params == {"x": 0.5, "y": 3}
     assert last.user_attrs["who"] == "me"

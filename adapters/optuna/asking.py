@@ -212,7 +212,8 @@ class Asker:
             if not isinstance(error, LLMOptError):
                 raise
             now = current(need.study, need.trial)
-            if not isinstance(error, SearchStopped) and now.params:
+            drawn = now.params.keys() - read_fixed(now).keys()
+            if not isinstance(error, SearchStopped) and drawn:
                 if read_note(now, "source") is None:  # its values are not the model's
                     write_notes(need.study, need.trial, {"source": "fallback"})
             if isinstance(error, BudgetExceededError):
