@@ -546,6 +546,13 @@ def test_an_objective_is_told_by_its_name(tmp_path, capsys):
     assert "write 84.5" in said
 
 
+def test_a_search_of_another_direction_names_the_command_that_imports(tmp_path, capsys):
+    run(capsys, "ask", write(tmp_path, model="network"))
+    file = write(tmp_path, model="network", direction="minimize")
+    said = run(capsys, "ask", file, status=2)
+    assert "`llmopt tell --import FILE` then takes over the trials" in said
+
+
 def test_each_point_to_queue_is_read_once(tmp_path, capsys, monkeypatch):
     read, read_queued = [], LLMOptimizer.read_queued
 
