@@ -29,7 +29,7 @@ from llmopt.evaluations import (
     refuse_far,
 )
 from llmopt.evaluations import read_result as checked_result
-from llmopt.events import Called, Corrected, Told, Withdrawn
+from llmopt.events import Asked, Called, Corrected, Told, Withdrawn
 from llmopt.history import (
     Direction,
     History,
@@ -407,7 +407,8 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         Known trials are skipped, so a script may call this at each start. What their source changed
         since then is recorded: new parts and, as far as the source says them, corrections and
-        withdrawals, unless the trial was corrected or withdrawn here.
+        withdrawals, unless the trial was corrected or withdrawn here. A queued point (``start=``)
+        that gets its result so is not asked, unless points may be repeated.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
@@ -436,15 +437,31 @@ class Results(Views, Account, Closing, Generic[Params]):
         """Import trials as `import_trials` does, and log nothing."""
         names = [n for n in self.metrics if len(self.metrics) > 1 or n not in self.space.place]
         other = read_source(source, self.directions, names)
+        unasked = []
         with self._journal.lock:  # not as one step: each of its trials is
             trials, changed = self._journal.state.trials, changed_here(self._journal.events())
             found, rows = read_rows(self.space, other, trials, self.read_result, changed)
             for one in found:
                 if isinstance(one, Withdrawn):
                     self._journal.append(one)
-                else:
-                    self._record(one, "imported")
-        return ImportReport(other.title, rows, notes_on(other, self._options.task, self.space))
+                    continue
+                if one.replaces is None and self._take_from_queue(one.values):
+                    unasked.append(self.space.labelled(one.values))
+                self._record(one, "imported")
+        notes = notes_on(other, self._options.task, self.space)
+        if unasked:
+            notes += (f"queued points that have a result now, and are not asked: {short(unasked)}",)
+        return ImportReport(other.title, rows, notes)
+
+    def _take_from_queue(self, values: tuple[Any, ...]) -> bool:
+        """Return whether a queued point is pending now: the next result is of it and its words."""
+        key, state = self.space.key, self._journal.state
+        same = [i for i, p in enumerate(state.queue) if key(p.values) == key(values)]
+        if self.may_repeat or not same or state.without(values)[0] is not None:
+            return False
+        others = [i for i in range(len(state.queue)) if i != same[0]]
+        self._journal.append(Asked(given=1, waiting=others))
+        return True
 
     async def atell(
         self, params: Any, reward: Any, **words: Unpack[TellArguments]

@@ -525,3 +525,27 @@ def test_a_correction_before_the_withdrawal_is_the_same_trial(tmp_path):
         assert optimizer.import_trials(source.storage).counts["corrected"] == 1
         source.withdraw(trial=2)
         assert optimizer.import_trials(source.storage).counts["withdrawn here"] == 1
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_point_to_start_with_is_not_asked_if_its_result_is_imported(noisy, tmp_path):
+    other = {"lr": 0.2, "layers": 3, "act": "tanh"}
+    start = [other, {**POINTS[2][0]}, {**POINTS[0][0]}]
+    search = {"start": start, "noisy": noisy, "storage": tmp_path / "new.jsonl"}
+    path = stored(tmp_path / "old.jsonl")
+    with make(**search) as optimizer:
+        optimizer.enqueue(POINTS[1][0], "an idea")
+        report = str(optimizer.import_trials(path))
+        left = [*start, POINTS[1][0]] if noisy else [other]
+        assert optimizer.queued == left
+        assert (
+            "queued points that have a result now, and are not asked: [{" in report
+        ) is not noisy
+        assert optimizer.trials[1].explanation == ("" if noisy else "an idea")
+        assert optimizer.import_trials(path).counts == {"known": 3}
+        optimizer.enqueue(POINTS[2][0])  # once more
+    with make(**search) as optimizer:
+        assert optimizer.pending == []
+        assert optimizer.imported == {0, 1, 2}
+        optimizer.import_trials(path)
+        assert optimizer.ask(len(left) + 1) == [*left, POINTS[2][0]]
