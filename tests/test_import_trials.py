@@ -231,11 +231,17 @@ def test_the_shell_takes_them(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "old.jsonl: 3 taken" in shown.err
     assert [json.loads(line)["number"] for line in shown.out.splitlines()] == [1, 2, 3]
+    own = {"params": {**POINTS[0][0], "lr": 0.2}, "reward": 2}
+    assert main(["tell", str(described), json.dumps(own)]) == 0
+    capsys.readouterr()
+    assert main(["status", str(described)]) == 0
+    counts = json.loads(capsys.readouterr().out)
+    assert (counts["trials"], counts["imported"]) == (4, 3)
     (tmp_path / "other.csv").write_text("lr,layers,act,reward\n0.1,2,relu,1\n")
     for _ in range(2):
         assert main(["tell", str(described), "--import", str(tmp_path / "other.csv")]) == 0
         (tmp_path / "other.csv").write_text("lr,layers,act,reward\n0.1,2,relu,2\n")
-    assert "withdraw the new one, and tell it with --replaces 4" in capsys.readouterr().err
+    assert "withdraw the new one, and tell it with --replaces 5" in capsys.readouterr().err
     (tmp_path / "book.csv").write_text("lr,layer,act,Remarks,reward\n0.1,2,relu,brown,1\n")
     assert main(["tell", str(described), "--import", str(tmp_path / "book.csv")]) == 2
     shown = capsys.readouterr()

@@ -139,8 +139,11 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         )
     elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
         waiting["waiting"] = "a request waits for answer(); ask() shows it"
+    trials = without_withdrawn(optimizer.trials)
+    imported = sum(trial.kind == "imported" for trial in trials)
     return {
-        "trials": len(without_withdrawn(optimizer.trials)),
+        "trials": len(trials),
+        **({"imported": imported} if imported else {}),  # of these
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
         if optimizer.metrics
         else list(optimizer.directions),
