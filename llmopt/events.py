@@ -97,7 +97,8 @@ def _seed(name: str, value: Any) -> None:
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
     **dict.fromkeys(
-        "base doubt requests unpriced estimated given number completed trial".split(), _count
+        "base doubt requests unpriced estimated prompt_tokens given number completed trial".split(),
+        _count,
     ),
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), check_amount),
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
@@ -106,7 +107,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     "parts": _parts,
     "seed": _seed,
     "kind": lambda name, value: one_of(name, value, get_args(Kind)),
-    "queued": lambda name, value: one_of(name, value, (True, False)),
+    **dict.fromkeys(("queued", "priced"), lambda name, value: one_of(name, value, (True, False))),
 }
 
 
@@ -128,6 +129,8 @@ class Called(Event):
     base: int = 0  # number of events that its ask had seen: a repeated ask starts from there
     most: float | None = None  # dollars that it can cost at most; ``None`` if not known
     doubt: int = 1  # what it adds to `Usage.unpriced` if nothing ends it; 0 for a free call
+    tokens: int = 0  # of its prompt, estimated, which count if nothing ends it
+    priced: bool = True  # whether its cost will be known
 
 
 @dataclass(frozen=True)
@@ -144,9 +147,11 @@ class Failed(Event):
 
     requests: int = 0
     unpriced: int = 0
-    cost: float = 0.0
+    cost: float | None = 0.0  # ``None`` if it may be charged and has no known price
     estimated: int = 0
     error: str = ""
+    prompt_tokens: int = 0  # estimated, of a call that may be charged
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -455,7 +455,8 @@ class Usage:
         completion_tokens: Counted like `prompt_tokens`.
         seconds: Wall-clock seconds spent waiting for the model.
         cost: US dollars; ``None`` once any reply had no known price.
-        unpriced: Number of abandoned requests that may be charged and are not in `cost`.
+        unpriced: Number of abandoned requests that may be charged and are not in `cost`; of their
+            tokens, `prompt_tokens` has an estimate of the prompt's.
         estimated: Number of requests with estimated tokens or cost: the provider did not report
             them, or the call was abandoned and counts with its maximum cost.
         proposals: Number of points that the search proposed, by source, with or without a result;
@@ -526,12 +527,20 @@ class Usage:
         self.block_tokens += tokens
 
     def add_failure(
-        self, requests: int = 1, unpriced: int = 0, cost: float = 0.0, estimated: int = 0
+        self,
+        requests: int = 1,
+        unpriced: int = 0,
+        cost: float | None = 0.0,
+        estimated: int = 0,
+        prompt_tokens: int = 0,
+        seconds: float = 0.0,
     ) -> None:
-        """Count requests that ended in an error; the arguments are those of `ClientError`."""
+        """Count requests that ended in an error; the first arguments are those of `ClientError`."""
+        self.prompt_tokens += prompt_tokens
+        self.seconds += seconds
         self.unpriced += unpriced
         self.estimated += estimated
-        self.cost = None if self.cost is None else self.cost + cost
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
         self.requests += requests
         self.failed_requests += requests
 

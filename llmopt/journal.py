@@ -32,6 +32,7 @@ from llmopt.history import Usage
 from llmopt.state import State, reduce
 from llmopt.util.files import (
     lock,
+    open_file,
     open_to_append,
     read_bytes,
     read_json,
@@ -297,6 +298,20 @@ class Journal:
         """What counts against the caps."""
         return self.state.spent
 
+    @property
+    def usage(self) -> Usage:
+        """`spent`, in which a call that a process waits for has not failed."""
+        return self.state.sent if self.calling else self.state.spent
+
+    @property
+    def calling(self) -> bool:
+        """Whether a process waits for the calls under way, as far as locks can tell."""
+        path = self.path or self.path_read
+        if path is None or not self.state.under_way:
+            return False
+        # A process that does not lend its file has it locked; but this one locks its own always.
+        return _is_taken(_mark_of(path)) or (self._file is None and _is_taken(path))
+
     def _reduced(self, state: State, line: bytes) -> State:
         try:
             return reduce(state, _read_line(line))
@@ -522,6 +537,17 @@ def _is_lent(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether somebody has locked a file."""
+    try:
+        with open_file(path, links=False) as file:
+            return not try_lock(file)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it has no locks
+        return True
 
 
 def _is_at(path: Path, place: tuple[int, int]) -> bool:

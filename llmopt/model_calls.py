@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -27,7 +28,7 @@ from llmopt.errors import BudgetExceededError, ClientError, LLMOptError
 from llmopt.events import Asked, Called, Computed, Event, Failed, Json, Replied
 from llmopt.history import Usage
 from llmopt.state import Run, State, reduce
-from llmopt.util.text import a_type
+from llmopt.util.text import a_type, estimate_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,10 @@ class Ledger(Protocol):
     @property
     def spent(self) -> Usage:
         """What counts against the caps."""
+
+    @property
+    def usage(self) -> Usage:
+        """What this search spent."""
 
     def append(self, event: Event) -> State:
         """Store an event, and return the state after it."""
@@ -76,6 +81,11 @@ class MemoryLedger:
     @property
     def spent(self) -> Usage:
         """What counts against the caps."""
+        return self.state.spent
+
+    @property
+    def usage(self) -> Usage:
+        """What this process spent."""
         return self.state.spent
 
     def append(self, event: Event) -> State:
@@ -121,8 +131,7 @@ class ModelCalls:
     @property
     def usage(self) -> Usage:
         """Everything that was spent; calls in doubt count with the most that they can cost."""
-        usage = self.journal.state.spent
-        return replace(usage, cost=None) if usage.unpriced and not self._priced else usage
+        return self.journal.usage
 
     @property
     def left(self) -> dict[str, float]:
@@ -135,7 +144,8 @@ class ModelCalls:
         return bool(getattr(self.client, "local", False))
 
     @property
-    def _priced(self) -> bool:
+    def priced(self) -> bool:
+        """Whether the cost of each reply is known."""
         return bool(getattr(self.client, "priced", True))
 
     def check_ready(self, *, capped: bool = False) -> None:
@@ -153,7 +163,7 @@ class ModelCalls:
         if capped:
             self.limits.check(Usage(), 0.0 if self.local else None)
         self.check_priced()  # first: it asks nobody
-        if not self._priced and self.limits == NO_LIMITS:
+        if not self.priced and self.limits == NO_LIMITS:
             logger.warning(
                 "%s costs requests of a price that is not known, and no cap is set: max_requests= "
                 "sets one, and `llmopt estimate` says how many a search takes",
@@ -164,7 +174,7 @@ class ModelCalls:
 
     def check_priced(self) -> None:
         """Raise if there is a cap on cost and the price of the model is not known."""
-        if self.limits.max_cost is not None and not self._priced:
+        if self.limits.max_cost is not None and not self.priced:
             raise BudgetExceededError(
                 f"max_cost={self.limits.max_cost} cannot be kept: the model's price is not known "
                 f"({client_name(self.client)}). Give the client its prices "
@@ -337,12 +347,15 @@ class Scope:
     def _send(self, request: Request, digest: str) -> Reply:
         owner, client = self._owner, self.client
         most, doubt = owner.most_cost(request), int(not owner.local)
+        tokens, priced, began = estimate_tokens(request.text) * doubt, owner.priced, 0.0
         limit = owner.limits.max_requests
 
         def call(request: Request) -> Reply:
+            nonlocal began
             if owner.limits != NO_LIMITS:  # a study's calls take time to read
                 owner.limits.check(owner.journal.spent, most)
-            owner.journal.append(Called(digest, self.state.count, most, doubt))
+            owner.journal.append(Called(digest, self.state.count, most, doubt, tokens, priced))
+            began = time.monotonic()
             try:
                 with (owner.waiting or nullcontext)():
                     return client.complete(request)
@@ -353,8 +366,11 @@ class Scope:
                 raise
 
         def failed(error: ClientError) -> None:
-            spent = error.requests, error.unpriced, error.cost or 0.0, error.estimated
-            owner.note(Failed(*spent, error=str(error)[:1000]))
+            cost = None if error.unpriced and not priced else error.cost or 0.0
+            spent = error.requests, error.unpriced, cost, error.estimated
+            charged = tokens if error.unpriced or error.estimated else 0
+            took = round(time.monotonic() - began, 3)
+            owner.note(Failed(*spent, str(error)[:1000], charged, took))
             if error.retryable and (error.unpriced or error.estimated):
                 owner.limits.check(owner.journal.spent, most)  # before it is sent once more
 
@@ -406,7 +422,8 @@ def _lost(state: State) -> Failed:
     return Failed(
         after.requests - before.requests,
         after.unpriced - before.unpriced,
-        0.0 if before.cost is None or after.cost is None else after.cost - before.cost,
+        None if before.cost is None or after.cost is None else after.cost - before.cost,
         after.estimated - before.estimated,
         error="the call was interrupted",
+        prompt_tokens=after.prompt_tokens - before.prompt_tokens,
     )

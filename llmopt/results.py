@@ -532,6 +532,11 @@ class Results(Views, Account, Closing, Generic[Params]):
         return self._journal.state.under_way
 
     @property
+    def calling(self) -> bool:
+        """Whether a process waits for `calls_under_way`, as far as locks can tell."""
+        return self._journal.calling
+
+    @property
     def unanswered(self) -> bool:
         """Whether a request has no answer yet, and a later ask repeats it."""
         return self._journal.state.unanswered or bool(self.calls_under_way)

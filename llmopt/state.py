@@ -173,6 +173,17 @@ class State:
         return usage
 
     @property
+    def sent(self) -> Usage:
+        """`spent` while somebody waits for the calls under way; a free one counts once it ends."""
+        spent, calls = self.spent, self.under_way
+        return replace(
+            spent,
+            requests=spent.requests - sum(not call.doubt for call in calls),
+            failed_requests=spent.failed_requests - len(calls),
+            unpriced=spent.unpriced - sum(call.doubt for call in calls if call.most is None),
+        )
+
+    @property
     def interrupted(self) -> int | None:
         """Number of events that the last interrupted ask had seen; ``None`` if there is none."""
         if self.under_way:
@@ -259,7 +270,8 @@ def _proposal(line: Mapping[str, Any], space: PointSpace) -> Proposal:
 def _add_doubt(usage: Usage, call: Called) -> None:
     """Count a call of which nothing is known but that it was sent."""
     known = call.most is not None
-    usage.add_failure(1, 0 if known else call.doubt, call.most or 0.0, int(known and call.doubt))
+    cost = call.most or (0.0 if call.priced else None)
+    usage.add_failure(1, 0 if known else call.doubt, cost, int(known and call.doubt), call.tokens)
 
 
 def reduce(state: State, event: Event) -> State:
@@ -282,7 +294,8 @@ def reduce(state: State, event: Event) -> State:
             return _replied(state, event)
         case Failed():
             usage = state.usage.copy()
-            usage.add_failure(event.requests, event.unpriced, event.cost, event.estimated)
+            spent = event.requests, event.unpriced, event.cost, event.estimated
+            usage.add_failure(*spent, event.prompt_tokens, event.seconds)
             return replace(state, usage=usage, under_way=(), unanswered=event.requests == 0)
         case Computed():
             return _computed(state, event)

@@ -472,9 +472,9 @@ print(done.usage.requests, [t.source for t in done.trials].count("llm"))
 """
 
 
-def search(behaviour: str, storage: Path) -> subprocess.Popen[str]:
+def search(behaviour: str, storage: Path, script: str = _SEARCH) -> subprocess.Popen[str]:
     (tmp := storage.parent / "tmp").mkdir(exist_ok=True)
-    command = [sys.executable, "-c", _SEARCH, f"command:{line(behaviour)}?variables=LLM_LOG"]
+    command = [sys.executable, "-c", script, f"command:{line(behaviour)}?variables=LLM_LOG"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp)}
     return subprocess.Popen(
         [*command, str(storage)],
@@ -508,6 +508,62 @@ def test_an_interrupted_search_leaves_no_child_and_resumes(number, log, tmp_path
     requests, proposed = map(int, out.split())
     assert proposed == 3, err
     assert requests == calls(log)  # the lost one counts
+
+
+_INTERRUPTED = """
+import json, sys
+from llmopt import Float, LLMOptimizer
+search = LLMOptimizer({"x": Float(0, 1)}, sys.argv[1], storage=sys.argv[2], warmup=0, compute=False)
+try:
+    search.ask()
+finally:
+    print(json.dumps(vars(search.usage)), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_running_and_an_interrupted_call_count_equally_everywhere(number, log, tmp_path):
+    from llmopt.commands.status import open_file, status
+    from llmopt.reports import open_search
+
+    storage = tmp_path / "s.jsonl"
+    with search("stubborn", storage, _INTERRUPTED) as begun:
+        while "child" not in log.read_text():
+            assert begun.poll() is None
+            time.sleep(0.05)
+        running = status(open_file(storage, asks=False, reads=True))
+        begun.send_signal(number)
+        out, _ = begun.communicate(timeout=30)
+    assert running["waiting"].endswith("waits for its answer")
+    sent = running["usage"]
+    assert (sent["requests"], sent["failed_requests"], sent["unpriced"]) == (1, 0, 0)
+    ended = status(open_file(storage, asks=False, reads=True))
+    assert "has ended: the next ask repeats it" in ended["waiting"]
+    usage = ended["usage"]
+    assert (usage["requests"], usage["failed_requests"], usage["unpriced"]) == (1, 1, 1)
+    assert usage["prompt_tokens"] == sent["prompt_tokens"] > 100
+    assert vars(open_search(str(storage))[0].usage) == usage
+    if number == signal.SIGINT:
+        assert json.loads(out) == usage
+    with LLMOptimizer.load(storage, client("plain"), compute=False) as resumed:
+        assert vars(resumed.usage) == usage
+        resumed.ask()
+        assert resumed.usage.failed_requests == 1
+        assert resumed.usage.prompt_tokens == 2 * usage["prompt_tokens"]
+
+
+def test_a_failed_call_counts_the_tokens_of_its_prompt_and_its_seconds(log):
+    said = "import sys, time; time.sleep(0.2); sys.exit(1)"
+    for local, charged in ((False, 2), (True, 0)):
+        failing = CommandClient([sys.executable, "-c", said], local=local)
+        failing._answered = True
+        with LLMOptimizer(SPACE, failing, warmup=0, compute=False, on_error="fallback") as search:
+            with pytest.warns(FallbackWarning):
+                search.ask()
+            usage = search.usage
+        assert (usage.requests, usage.failed_requests, usage.completion_tokens) == (2, 2, 0)
+        assert usage.seconds > 0.4
+        assert (usage.unpriced, bool(usage.prompt_tokens)) == (charged, not local)
 
 
 def test_a_kill_between_two_requests_loses_no_reply(log, tmp_path):

@@ -299,6 +299,7 @@ def test_it_ends_as_an_uninterrupted_one(name, tmp_path, monkeypatch):
             requests=whole.usage.requests + doubt,
             failed_requests=doubt,
             unpriced=doubt * (name != "columns"),  # that model is free
+            prompt_tokens=whole.usage.prompt_tokens + (kept[-1].tokens if doubt else 0),
         )
         assert resumed.usage == usage, cut
         if sent:

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optuna.study import Study
@@ -145,13 +146,12 @@ class StudyLedger(MemoryLedger):
         """
         if isinstance(event, Called):
             self._call = f"{self._writer}{self.state.count}"
-            priced = {"cost": event.most} if event.most is not None else {"unpriced": event.doubt}
-            self._write(self._call, {"requests": 1, **priced})
+            spent = State(AnyPoints(), under_way=(event,)).spent
+            self._write_usage(replace(spent, failed_requests=0))
         state = super().append(event)
         if isinstance(event, Replied | Failed) and self._call:
-            spent = vars(reduce(State(AnyPoints()), event).usage)
             with contextlib.suppress(StorageError):  # for others it counts as before, then
-                self._write(self._call, {k: v for k, v in spent.items() if v or v is None})
+                self._write_usage(reduce(State(AnyPoints()), event).usage)
             self._call = ""
         return state
 
@@ -177,6 +177,9 @@ class StudyLedger(MemoryLedger):
         others = {k: v for k, v in attributes.items() if not k.startswith(self._writer)}
         usage.add(stored.calls_of(others))
         return usage
+
+    def _write_usage(self, usage: Usage) -> None:
+        self._write(self._call, {k: v for k, v in vars(usage).items() if v or v is None})
 
     def _write(self, key: str, entry: Mapping[str, Any]) -> None:
         try:

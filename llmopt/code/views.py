@@ -98,4 +98,4 @@ class StoredCode(CodeViews):
     @property
     def usage(self) -> Usage:
         """The requests, tokens and cost."""
-        return self._journal.state.spent
+        return self._journal.usage

@@ -119,6 +119,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     if calls:
         name = client_name(optimizer.client)
         said = f"a request to {name} waits for its answer"
+        if not optimizer.calling:
+            said = f"the process that sent a request to {name} has ended: the next ask repeats it"
         if name.startswith("folder:"):
             folder = Path(Path(name.removeprefix("folder:")).name)
             number = number_of(folder, calls[0].digest)
@@ -129,14 +131,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             else:
                 there = "" if number is None else f" (number {number})"
                 said += f"; `llmopt next {folder}` prints it{there}"
-        waiting.setdefault("waiting", f"{said}. If no `llmopt ask` runs, the next one repeats it")
-        free = sum(not call.doubt for call in calls)  # they count once they have ended
-        usage = replace(
-            usage,
-            requests=usage.requests - free,
-            failed_requests=usage.failed_requests - len(calls),
-            unpriced=usage.unpriced - sum(call.doubt for call in calls if call.most is None),
-        )
+        waiting.setdefault("waiting", said)
     elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
         waiting["waiting"] = "a request waits for answer(); ask() shows it"
     trials = without_withdrawn(optimizer.trials)
