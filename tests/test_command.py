@@ -223,7 +223,7 @@ def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
     evaluated, asked = [], client(behaviour, variables="LLM_LOG")
     sampler = LLMSampler(asked, n_startup_trials=0, space=SPACE, compute=False)
     study = optuna.create_study(sampler=sampler)
-    said = r"limit reached.*wait for its limit"
+    said = r"limit reached.*Wait for its limit until"
     with pytest.raises(ClientError, match=said) as caught:
         study.optimize(f, 9)
     assert [t.user_attrs.get("llmopt:source") for t in study.trials] == ["llm", None]
@@ -269,7 +269,8 @@ def test_what_ended_a_program_is_quoted_beside_its_warnings():
         with pytest.raises(ClientError) as caught:
             CommandClient([sys.executable, "-c", says, said, warns]).complete(ASK)
         assert caught.value.exhausted is (said == quoted)
-        assert f"failed with exit status 1: {quoted}. Log in" in str(caught.value)
+        remedy = "Wait for its limit until" if said == quoted else "Log in, wait for its limit or"
+        assert f"failed with exit status 1: {quoted}. {remedy}" in str(caught.value)
 
 
 def test_a_request_that_the_program_repeats_is_no_notice():
@@ -416,7 +417,7 @@ def test_an_overload_that_outlasts_all_patience_ends_a_study(log, monkeypatch):
 @pytest.mark.parametrize("said", ["usage limit reached, servers are overloaded", "run /login: 503"])
 def test_a_usage_limit_and_a_login_are_no_overload(said):
     asked = CommandClient([sys.executable, "-c", SAYS, said, "1"])
-    with pytest.raises(ClientError, match="Log in, or wait") as caught:
+    with pytest.raises(ClientError, match=r"(Wait for its limit|Log in) until this") as caught:
         asked.complete(ASK)
     assert caught.value.status is None
 
@@ -598,8 +599,8 @@ def test_models_lists_the_installed_ones_and_check_asks_one(tmp_path, monkeypatc
     (tmp_path / "llm").write_text("#!/bin/sh\necho 'Please run login' >&2\nexit 1\n")
     assert main(["check", "command:llm"]) == 2
     error = capsys.readouterr().err
-    assert "Please run login. Log in, or wait for its limit, until" in error
-    assert "this answers: echo hi | llm (" in error
+    assert "Please run login. Log in until this answers" in error
+    assert "until this answers: echo hi | llm (" in error
 
 
 def test_a_study_ends_at_once_with_a_program_that_never_answers_and_not_with_one_that_did(log):
@@ -752,9 +753,52 @@ def test_a_variable_that_is_not_set_and_tools_that_are_on_are_named_once(tmp_pat
 
     text = said("-p", "--tools", "", variables="HOME, FOO_SECRE")
     assert text.count("FOO_SECRE of variables= is not set") == 1
-    assert ("HOME" in text, "its tools" in text) == (False, False)
-    assert said("-p", "--tools", "--strict-mcp-config").count("may use its tools; without") == 1
-    assert not said("-p", "--tools=", variables="HOME")
+    assert ("HOME" in text, "its tools" in text) == (False, True)  # those of its MCP servers
+    assert (
+        said("-p", "--tools", "--strict-mcp-config").count("may use its tools. This prevents") == 1
+    )
+    assert not said("-p", "--tools=", "--strict-mcp-config", variables="HOME")
+
+
+@pytest.mark.parametrize(
+    ("command", "may"),
+    [
+        ("claude -p", "use its tools"),
+        ('claude -p --tools "" --model opus', "use its tools"),
+        ("codex exec --sandbox workspace-write -", "edit files"),
+        ("codex exec -s=danger-full-access -", "edit files"),
+        ("codex exec -", ""),  # read-only
+        ("gemini --approval-mode=yolo", "edit files without asking you"),
+        ("gemini -m gemini-3-pro-yolo", ""),
+        ("llm -T llm_time", "use the tools that it names"),
+        ("llm -t plain", ""),
+        ("ollama run llama3.2 --experimental-yolo", "use tools"),
+        *((command.model.removeprefix("command:"), "") for command in COMMANDS.values()),
+    ],
+)
+def test_what_a_known_program_may_do_is_said_with_the_options_that_prevent_it(
+    command, may, tmp_path, monkeypatch, caplog
+):
+    name, _, options = command.partition(" ")
+    (tmp_path / name).write_text("#!/bin/sh\necho x: 1\n")
+    (tmp_path / name).chmod(0o755)
+    CommandClient(f"{tmp_path / name} {options}").complete(ASK)
+    said = f" may {may}. This prevents" if may else ""
+    assert (" may " in caplog.text, said in caplog.text) == (bool(may), True)
+    assert f"'{COMMANDS[name].model}'" in caplog.text or not may
+
+
+def test_an_answer_within_json_is_refused_before_it_is_paid_for():
+    for command in (
+        "claude -p --output-format json",
+        "/opt/claude -p --output-format=stream-json --verbose",
+        "codex exec --json -",
+        "gemini -o json",
+    ):
+        with pytest.raises(ValueError, match=r"only a part of the JSON .*; leave this option out"):
+            CommandClient(command)
+    for command in ("claude -p --output-format text", "gemini", "llm --json", "jq --json"):
+        assert CommandClient(command).arguments
 
 
 def test_a_long_request_shows_for_how_long_it_waits(monkeypatch, capfd):

@@ -61,18 +61,50 @@ class Command(NamedTuple):
 
     model: str  # the model string that asks it without tools, as far as it can do without
     variables: str  # pattern of the environment variables of its own provider
+    tools: str  # pattern of arguments with which it may do more than `model` may
+    may: str  # what it may do then
+    wrapped: str = r"(?!)"  # pattern of arguments with which its answer is a part of JSON
 
 
+# What is not in the documentation of a program is not in its row.
 COMMANDS = {
+    # code.claude.com/docs/en/cli-reference: without built-in tools and without MCP servers.
     "claude": Command(
-        'command:claude -p --tools "" --strict-mcp-config', r"ANTHROPIC_\w+|CLAUDE_\w+"
+        'command:claude -p --tools "" --strict-mcp-config',
+        r"ANTHROPIC_\w+|CLAUDE_\w+",
+        r"^(?!.*--tools(=| '')( |$))|^(?!.*--strict-mcp-config)",
+        "use its tools",
+        r"--output-format[= ](stream-)?json",
     ),
+    # developers.openai.com/codex/noninteractive: `codex exec` is read-only unless told otherwise.
     "codex": Command(
-        "command:codex exec --skip-git-repo-check --sandbox read-only -", r"OPENAI_\w+|CODEX_\w+"
+        "command:codex exec --skip-git-repo-check --sandbox read-only -",
+        r"OPENAI_\w+|CODEX_\w+",
+        r"(--sandbox|-s)[= ](workspace-write|danger-full-access)|--full-auto|--yolo"
+        r"|--dangerously-bypass-approvals-and-sandbox",
+        "edit files",
+        r"--json\b",
     ),
-    "gemini": Command("command:gemini", r"GEMINI_\w+|GOOGLE_\w+"),
-    "llm": Command("command:llm", r"LLM_\w+"),
-    "ollama": Command("command:ollama run llama3.2", r"OLLAMA_\w+"),
+    # geminicli.com/docs, policy engine and headless mode: without a terminal, it is denied every
+    # tool for which it would ask.
+    "gemini": Command(
+        "command:gemini",
+        r"GEMINI_\w+|GOOGLE_\w+",
+        r"(^| )(-y|--yolo)\b|--approval-mode[= ](yolo|auto_edit)",
+        "edit files without asking you",
+        r"(--output-format|(^| )-o)[= ](stream-)?json",
+    ),
+    # llm.datasette.io/en/stable/tools.html
+    "llm": Command(
+        "command:llm", r"LLM_\w+", r"(^| )(-T|--tool|--functions)\b", "use the tools that it names"
+    ),
+    # `ollama run --help`
+    "ollama": Command(
+        "command:ollama run llama3.2",
+        r"OLLAMA_\w+",
+        r"--experimental\b",
+        "use tools",
+    ),
 }
 """The known programs by name."""
 
@@ -126,14 +158,20 @@ class CommandClient:
                 "would go to the program as arguments; expected one program with its arguments. "
                 "Put the line in a script (#!/bin/sh, chmod +x), and give its path"
             )
+        arguments[0] = os.path.expanduser(arguments[0])
+        self.arguments = arguments
+        if (known := self._known) and (found := re.search(known.wrapped, self._options)):
+            raise ValueError(
+                f"command={short(command)}: with {found[0].strip()}, its answer is only a part of "
+                "the JSON that it prints; leave this option out, so that it prints the answer alone"
+            )
         wrong = [n for n in variables.split(",") if not re.fullmatch(r"\s*\w*\s*", n)]
         if wrong:
             raise ValueError(
                 f"variables={variables!r}: {wrong[0]!r} is no name; expected names of environment "
                 "variables with commas between them, without values"
             )
-        arguments[0] = os.path.expanduser(arguments[0])
-        self.arguments, self.timeout, self.variables = arguments, timeout, variables
+        self.timeout, self.variables = timeout, variables
         self.local = self.priced = local
         line = command if isinstance(command, str) else shlex.join(arguments)
         self.name = f"command:{redact(line)}"
@@ -149,13 +187,20 @@ class CommandClient:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the command sees."""
-        known = COMMANDS.get(Path(self.arguments[0]).name)
-        names, more = re.compile(known.variables if known else r"(?!)"), self._more
+        names, more = re.compile(known.variables if (known := self._known) else r"(?!)"), self._more
         return {
             name: value
             for name, value in os.environ.items()
             if _SHARED.fullmatch(name) or names.fullmatch(name) or name in more
         }
+
+    @property
+    def _known(self) -> Command | None:
+        return COMMANDS.get(Path(self.arguments[0]).name)
+
+    @property
+    def _options(self) -> str:
+        return shlex.join(self.arguments[1:])
 
     @property
     def _more(self) -> list[str]:
@@ -169,7 +214,7 @@ class CommandClient:
 
     def _variables_hint(self, login: bool) -> str:
         """Say how an unknown program gets variables of providers, if any is kept from it."""
-        if Path(self.arguments[0]).name in COMMANDS:
+        if self._known:
             return ""
         hidden = self._kept_back()
         names = [*filter(None, [self.variables]), *hidden] if hidden else ["NAME", "NAME"]
@@ -186,13 +231,13 @@ class CommandClient:
         unset = [n for n in self._more if n not in os.environ]
         if unset:
             _log_once(f"{self.name}: {' and '.join(unset)} of variables= is not set")
-        tools = not {"", "--tools="}.intersection(self.arguments)
-        if Path(self.arguments[0]).name == "claude" and tools:
-            safe = COMMANDS["claude"].model
-            _log_once(f"{self.name} may use its tools; without them (mind the quotes): '{safe}'")
+        known = self._known
+        if known and re.search(known.tools, self._options):
+            quotes = " (mind the quotes)" * ('"' in known.model)
+            _log_once(f"{self.name} may {known.may}. This prevents it{quotes}: '{known.model}'")
         keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
         seen = self.environment()
-        if Path(self.arguments[0]).name in COMMANDS:
+        if known:
             verb, keys = "gets", [name for name in keys if name in seen]
             text = "which may pay in place of its own login: unset it to use a subscription"
         else:
@@ -296,6 +341,9 @@ class CommandClient:
         ends = [redact(end, _secrets()) for end in ends]
         found = notice(*ends, request=request) if reached is None else None
         limited, login = (found is not None and found.kind == kind for kind in ("limit", "login"))
+        first = "Wait for its limit" if limited else "Log in"
+        if found is None:
+            first = "Log in, wait for its limit or mend its options"
         quote = _quoted(*ends) if found is None else found.line
         told = f"{self.name} {problem}{': ' * bool(quote)}{quote}"
         if found is not None and found.kind == "busy":
@@ -315,8 +363,8 @@ class CommandClient:
             told = f"{ended(told)} It runs in an empty folder: give the full path of "
             told += repr(here[0])
         elif reached is None:
-            told = f"{ended(told)} Log in, or wait for its limit, until this answers: echo "
-            told += f"hi | {self.name.removeprefix('command:')}"
+            told = f"{ended(told)} {first} until this answers: echo hi | "
+            told += self.name.removeprefix("command:")
         if login or (reached is None and status and not unstarted):
             told += self._variables_hint(login)
         passing = limited or (again and self._answered)
