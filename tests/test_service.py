@@ -392,6 +392,22 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "ask", file)] == ["p5"]  # after a resume, too
 
 
+def test_a_line_of_ask_with_its_reward_is_a_result(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    asked = run(capsys, "ask", file, "-n", "4")
+    (first,) = run(capsys, "tell", file, json.dumps({**asked[0], "reward": 1}))
+    assert (first["point"], first["params"]) == ("p1", asked[0]["params"])
+    (second,) = run(capsys, "tell", file, '{"point": "p2", "reward": 2}')
+    assert (second["point"], second["params"]) == ("p2", asked[1]["params"])
+    wrong = {**asked[2], "params": asked[3]["params"], "reward": 3}
+    for params in (asked[3]["params"], {"k": 7}):
+        said = run(capsys, "tell", file, json.dumps({**wrong, "params": params}), status=2)
+        assert "point 'p3' is {" in said
+        assert 'give "instead_of" in place of "point"' in said
+    assert "'p9' names no point" in run(capsys, "tell", file, '{"point": "p9"}', status=2)
+    assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [3, 4]
+
+
 def test_a_table_names_points_and_the_rewards_of_withdrawn_trials(tmp_path, capsys):
     pandas = pytest.importorskip("pandas")
     file = write(tmp_path, model="network")

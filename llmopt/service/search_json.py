@@ -14,7 +14,7 @@ from llmopt.client.base import client_name
 from llmopt.client.folder import is_answered, number_of
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ParameterError, warn_user
-from llmopt.evaluations import written
+from llmopt.evaluations import evaluated_point, written
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
@@ -204,7 +204,7 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
     read = []
     for number, told in enumerate(results, start=1):
         try:
-            read.append(_read(optimizer, told))
+            read.append(_read(optimizer, _by_name(optimizer, told)))
         except (LLMOptError, TypeError, DataError) as error:
             if len(results) == 1:
                 raise LLMOptError(str(error)) from error
@@ -374,6 +374,27 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if isinstance(name, str) and "replaces" not in others:
         result = replace(result, asked=int(name[1:]))  # an equal point has another name
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _by_name(optimizer: LLMOptimizer[Any], told: Any) -> Any:
+    """Return a result with the name of its point as `params`; `ask` prints it as `point`."""
+    if not isinstance(told, Mapping) or "point" not in told or "point" in optimizer.metrics:
+        return told
+    name, rest = told["point"], {key: value for key, value in told.items() if key != "point"}
+    point, space = point_named(optimizer, name), optimizer.space
+    given = rest.get("params") or point
+    try:
+        same = space.key(evaluated_point(space, given, beyond=True)) == space.key(
+            evaluated_point(space, point, beyond=True)
+        )
+    except ParameterError:  # it gives some of the parameters
+        same = False
+    if not same:
+        raise LLMOptError(
+            f"point {short(name)} is {short(point)}, and params are {short(given)}: leave out "
+            f'"params", or, if another point was measured, give "instead_of" in place of "point"'
+        )
+    return {**rest, "params": name}
 
 
 def _check_reward(reward: Any) -> None:
