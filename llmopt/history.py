@@ -126,7 +126,8 @@ class Trial(Generic[Params]):
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
         revised: Whether a correction changed its rewards or that it failed, and not only its words,
             parts or point.
-        old_rewards: The rewards before each correction, oldest first, and before it was withdrawn.
+        old_rewards: The rewards before each correction, oldest first, and before it was withdrawn;
+            ``()`` where it had failed.
         asked: See `Proposal`.
         was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
             have kept otherwise.

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from llmopt.errors import LLMOptError, ParameterError, StorageError
 from llmopt.evaluations import Result
@@ -44,6 +44,13 @@ Outcome = Literal[
     "restored",  # so it did, and gave it a result again
     "withdrawn",  # it is not here
     "refused",
+]
+_Likeness = Literal[  # of a trial here to a row; the best one decides
+    "equal",
+    "wrong",  # it has a reward from before a correction in the source
+    "void",  # so it had, and was withdrawn with its source
+    "changed",  # one of both has or had a reward that the other had
+    "gone",  # so they have, and it was withdrawn
 ]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
@@ -191,7 +198,7 @@ def _of_trial(trial: Trial, space: Space) -> Row:
         space.named(trial.values),
         trial.reward,
         words,
-        former=(was.rewards, *_former(was)) if was else _former(trial),
+        former=_results(trial) if was else _former(trial),
         asked=asked,
         withdrawn=trial.state == "withdrawn",
         said=was.feedback if was else "",
@@ -200,7 +207,13 @@ def _of_trial(trial: Trial, space: Space) -> Row:
 
 def _former(trial: Trial) -> tuple[Any, ...]:
     """Return the rewards of a trial before corrections, latest first; ``None`` where it failed."""
-    return (*trial.old_rewards[::-1], *[None] * (trial.corrected > len(trial.old_rewards)))
+    return tuple(rewards or None for rewards in trial.old_rewards[::-1])
+
+
+def _results(trial: Trial) -> tuple[Any, ...]:
+    """Return the rewards that a trial has or had, latest first; ``None`` where it failed."""
+    last = trial.was or trial
+    return (last.rewards, *_former(last))
 
 
 def _of_study(study: Any) -> OtherSearch:
@@ -232,10 +245,9 @@ def _old_of(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
         return ()  # they are of one measurement, and its reward is the mean of several
     try:
         old = [tuple(map(float, each)) for each in note_of(attributes, "old_values") or ()]
-        before = int(note_of(attributes, "corrected") or 0) > len(old)
     except (TypeError, ValueError):
         return ()
-    return (*old[::-1], *[None] * before)
+    return tuple(rewards or None for rewards in old[::-1])
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
@@ -325,22 +337,22 @@ def read_rows(
 
     The trials with the numbers `changed` were corrected or withdrawn here.
     """
-    copies = _Copies(space, source, trials, check, changed)
-    # Corrected rows come last: an equal trial of another row is no earlier result of theirs.
-    order = sorted(
-        enumerate(source.rows, 1), key=lambda pair: (not pair[1].withdrawn, bool(pair[1].former))
-    )
-    for number, row in order:
+    copies, left = _Copies(space, source, trials, check, changed), []
+    for number, row in enumerate(source.rows, 1):
         if row.withdrawn:
             copies.leave(number, row)
             continue
         try:
-            one, words = copies.read(row)
+            left.append((number, row, *copies.read(row)))
         except (LLMOptError, TypeError) as error:
             copies.rows[number] = ImportedRow(number, "refused", str(error))
-            continue
-        if not copies.match(number, row, one, words):
-            copies.take(number, one, bool(words.get("beyond")))
+    left.sort(
+        key=lambda each: bool(each[1].former)
+    )  # a trial that is equal to two is the older one
+    for likeness in get_args(_Likeness):
+        left = [each for each in left if not copies.match(likeness, *each)]
+    for number, _, one, words in left:
+        copies.take(number, one, bool(words.get("beyond")))
     copies.withdraw()
     found, rows = copies.found, copies.rows
     return [found[n] for n in sorted(found)], tuple(rows[n] for n in sorted(rows))
@@ -378,14 +390,11 @@ class _Copies:
             key = self._space.key(_values_of(self._space, row, self._source.table))
         except ParameterError:
             return  # its point is of a wider space
-        if followed := self._withdrawn_as(row, self._gone[key]):
-            self._gone[key].remove(followed[0])
+        gone = self._gone[key]
+        if copy := next((t for t in gone if self._shares(t, row.former)), None):
+            gone.remove(copy)
         else:
             self._void[number] = row, self._here[key]
-
-    def _withdrawn_as(self, row: Row, trials: Sequence[Trial]) -> list[Trial]:
-        """Return those of withdrawn trials that an import withdrew, with a reward of a row."""
-        return [t for t in trials if _was(t) in row.former and t.number not in self._changed]
 
     def read(self, row: Row) -> tuple[Result, dict[str, Any]]:
         """Return a row's result, and the arguments of `tell` that it is of."""
@@ -399,39 +408,62 @@ class _Copies:
         one = self._check(space.unflatten(values), row.reward, **words)
         return replace(one, instead_of=_asked_of(space, row, one.values)), words
 
-    def match(self, number: int, row: Row, one: Result, words: Mapping[str, Any]) -> bool:
-        """Return whether a trial is the copy of a row, and have it follow the row.
+    def _like(self, likeness: _Likeness, row: Row, one: Result) -> list[Trial]:
+        """Return the trials with a likeness to a row, best first."""
+        key, own = self._space.key(one.values), self._changed
+        there, gone = self._here[key], self._gone[key]
+        match likeness:
+            case "equal":
+                old = {rewards for rewards in row.former if rewards and one.rewards is None}
+                if any(t.rewards in old for t in there):
+                    return []  # a former reward says more than that both have failed
+                equal = [t for t in there if t.rewards == one.rewards]
+                parts = one.parts.keys()
+                equal.sort(key=lambda t: (len(parts ^ t.parts.keys()), t.feedback != one.feedback))
+                return equal
+            case "wrong":  # unless this search undid what the source did
+                wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
+                return [t for t in wrong if t.number not in own or one.rewards not in _former(t)]
+            case "void":
+                return [t for t in gone if t.number not in own and _results(t)[0] in row.former]
+            case _:
+                results = {one.rewards, *row.former}
+                some = there if likeness == "changed" else gone
+                return [t for t in some if self._shares(t, results)]
+
+    def _shares(self, trial: Trial, results: Collection[Any]) -> bool:
+        """Return whether a trial has or had one of some results; a failure counts of changed ones.
+
+        Of all others, it may be another failure at the same point.
+        """
+        known = trial.number in self._changed
+        return any(one in results for one in _results(trial) if known or one is not None)
+
+    def match(
+        self, likeness: _Likeness, number: int, row: Row, one: Result, words: Mapping[str, Any]
+    ) -> bool:
+        """Return whether a trial with a likeness is the copy of a row, and have it follow the row.
 
         An equal trial makes the row known, or gets the parts that it lacks. One with a reward from
         before a correction in the source is corrected, and one that was withdrawn there restored.
         """
-        key = self._space.key(one.values)
-        there, gone = self._here[key], self._gone[key]
-        equal = [t for t in there if t.rewards == one.rewards]
-        equal.sort(
-            key=lambda t: (len(one.parts.keys() ^ t.parts.keys()), t.feedback != one.feedback)
-        )
-        wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
-        mended = [t for t in there if one.rewards in _former(t)]
-        back = self._withdrawn_as(row, gone)
-        ended = [t for t in gone if _was(t) in (one.rewards, *row.former)]
-        trial = next(iter(equal or wrong or mended or back or ended), None)
+        trial = next(iter(self._like(likeness, row, one)), None)
         if trial is None:
             return False
-        (gone if trial.was else there).remove(trial)
+        (self._gone if trial.was else self._here)[self._space.key(one.values)].remove(trial)
         had, label = (trial.was or trial).parts, f"trial #{trial.number + 1}"
         merged = {**one.parts, **had}
         outcome: Outcome = "known"
-        reason = "" if equal else f"{label} had this result before a correction here"
-        if equal and one.rewards is not None and len(merged) > len(had):
+        reason = ""
+        if likeness == "equal" and one.rewards is not None and len(merged) > len(had):
             outcome, words = "completed", {"parts": merged}
-        elif wrong and not equal:
+        elif likeness == "wrong":
             was = "failed" if trial.rewards is None else f"had {trial.reward}"
             outcome, reason = "corrected", f"{label} {was}"
-        elif trial.was:
-            outcome, reason = "known", f"{label} had this result before it was withdrawn"
-            if trial in back:
-                outcome, reason = "restored", label
+        elif likeness == "void":
+            outcome, reason = "restored", label
+        elif likeness != "equal":
+            reason = f"it is {label}, which was {'withdrawn' if trial.was else 'corrected'}"
         self.rows[number] = ImportedRow(number, outcome, reason)
         if outcome != "known":
             words = {**words, "parts": {**had, **words["parts"]}, "replaces": trial.number}
@@ -476,22 +508,21 @@ class _Copies:
 
 
 def changed_here(events: Iterable[Event]) -> set[int]:
-    """Return the numbers of the trials that were corrected or withdrawn, but by no import."""
-    own = [event for event in events if getattr(event, "kind", "") == "search"]
-    withdrawn = {e.trial for e in own if isinstance(e, Withdrawn) and e.trial is not None}
-    return withdrawn | {e.number for e in own if isinstance(e, Corrected)}
+    """Return the numbers of the trials whose last correction or withdrawal is of no import."""
+    last = dict[int | None, str]()
+    for event in events:
+        if isinstance(event, Corrected):
+            last[event.number] = event.kind
+        elif isinstance(event, Withdrawn):
+            last[event.trial] = event.kind
+    return {n for n, kind in last.items() if n is not None and kind == "search"}
 
 
 def _is_like(trial: Trial, row: Row) -> bool:
     """Return whether a trial has or had the result of a withdrawn row; failures differ by words."""
-    if trial.rewards is None and not trial.old_rewards:
+    if trial.rewards is None and not any(trial.old_rewards):
         return None in row.former and trial.feedback.endswith(row.said or "no reward")
     return any(rewards in row.former for rewards in (trial.rewards, *trial.old_rewards) if rewards)
-
-
-def _was(trial: Trial) -> tuple[float, ...] | None:
-    """Return the rewards that a trial has, or had before it was withdrawn."""
-    return (trial.was or trial).rewards
 
 
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:

@@ -415,8 +415,9 @@ def _with_other(state: State, trial: Trial[Any]) -> State:
 
 def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
     """Return the rewards that a trial has had, if it gets others now."""
-    now = () if trial.rewards is None else (trial.rewards,)
-    return trial.old_rewards if now == trial.old_rewards[-1:] else trial.old_rewards + now
+    now = (trial.rewards or (),)
+    kept = trial.was is not None or now == trial.old_rewards[-1:]
+    return trial.old_rewards if kept else trial.old_rewards + now
 
 
 def _proposed(trial: Trial[Any]) -> Json:
@@ -517,7 +518,7 @@ def _corrected(state: State, event: Corrected) -> State:
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
     was, first = before.was or before, next(iter(trial.old_rewards), None)
     kept = trial.rewards == was.rewards
-    revised = was.revised if kept else trial.rewards != first
+    revised = was.revised if kept else (trial.rewards or ()) != first
     trial = replace(trial, kind=before.kind, revised=revised)
     same = _result(trial) == _result(before)
     if same and before.parts.items() <= trial.parts.items():  # got parts: nothing was wrong

@@ -376,7 +376,7 @@ def test_an_import_does_not_undo_a_correction_made_here(tmp_path):
         optimizer.tell(POINTS[0][0], 2.5, replaces=0)
         report = optimizer.import_trials(source)
         assert report.counts == {"known": 3}
-        assert "row 1 known: trial #1 had this result before a correction here" in str(report)
+        assert "row 1 known: it is trial #1, which was corrected" in str(report)
         optimizer.tell(POINTS[1][0], 7.0, replaces=1)
         assert optimizer.import_trials(source).counts == {"known": 3}
 
@@ -473,7 +473,7 @@ def test_an_import_undoes_nothing_that_was_corrected_or_withdrawn_here(tmp_path)
     optimizer.withdraw(trial=2)
     assert optimizer.import_trials(source.storage).counts == {"known": 3}
     report = str(optimizer.import_trials(source.storage))
-    assert "row 3 known: trial #3 had this result before it was withdrawn" in report
+    assert "row 3 known: it is trial #3, which was withdrawn" in report
     for number in range(3):
         source.withdraw(trial=number)
     report = optimizer.import_trials(source.storage)
@@ -485,6 +485,68 @@ def test_an_import_undoes_nothing_that_was_corrected_or_withdrawn_here(tmp_path)
     assert optimizer.import_trials(source.storage).rows[2].outcome == "known"
     assert [t.state for t in optimizer.trials] == ["complete", "failed", "withdrawn"]
     source.close()
+
+
+def test_a_trial_that_was_corrected_in_both_searches_counts_once(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        for number, (point, _) in enumerate(POINTS):
+            optimizer.tell(point, 2.5, replaces=number)
+            source.tell(point, 2.0, replaces=number)
+        optimizer.withdraw(trial=2)
+        report = optimizer.import_trials(source.storage)
+        assert report.counts == {"known": 3}
+        assert "row 3 known: it is trial #3, which was withdrawn" in str(report)
+    assert [t.reward for t in optimizer.trials] == [2.5, 2.5, None]
+
+
+def test_an_import_does_not_repeat_a_correction_that_was_undone_here(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        source.tell(POINTS[0][0], 2.0, replaces=0)
+        assert optimizer.import_trials(source.storage).counts["corrected"] == 1
+        optimizer.tell(*POINTS[0], replaces=0)
+        assert optimizer.import_trials(source.storage).counts == {"known": 3}
+
+
+def test_an_older_copy_of_a_withdrawn_trial_does_not_count_again(tmp_path):
+    source, older = imported_from(tmp_path / "old.jsonl")
+    copy = [{**POINTS[0][0], "reward": 3.0}]
+    with source:
+        source.tell(POINTS[0][0], 2.5, replaces=0)
+        optimizer = make()
+        optimizer.import_trials(source.storage)
+        optimizer.import_trials(older.trials_dataframe())
+        older.import_trials(source.storage)
+        source.withdraw(trial=0)
+        older.import_trials(source.storage)
+    assert older.import_trials(copy).counts == {"known": 1}
+    assert older.trials[0].state == "withdrawn"
+
+
+def test_a_correction_here_is_followed_from_where_it_was_corrected_again(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    optimizer.tell(POINTS[0][0], 2.5, replaces=0)
+    with source:
+        assert source.import_trials(optimizer.trials_dataframe()).counts["corrected"] == 1
+        source.tell(POINTS[0][0], 2.0, replaces=0)
+        assert optimizer.import_trials(source.storage).counts["corrected"] == 1
+        source.withdraw(trial=0)
+        assert optimizer.import_trials(source.storage).counts["withdrawn here"] == 1
+
+
+def test_another_failure_is_no_earlier_result_of_a_corrected_trial(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        source.tell(POINTS[1][0], 7.0, replaces=1)
+        optimizer.import_trials(source.storage)
+        source.tell(POINTS[1][0], float("nan"))
+        for outcome in ("taken", "known"):
+            assert optimizer.import_trials(source.storage).rows[3].outcome == outcome
+        source.tell(POINTS[1][0], float("nan"), replaces=1)
+        source.tell(POINTS[1][0], 8.0, replaces=3)
+        assert optimizer.import_trials(source.storage).counts == {"known": 2, "corrected": 2}
+    assert [t.reward for t in optimizer.trials] == [3.0, None, 1.0, 8.0]
 
 
 def test_a_trial_of_this_search_is_no_copy(tmp_path):

@@ -313,7 +313,7 @@ def _rows(
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
         before, new = note_of(attrs, "old_values"), _numbers(note_of(attrs, "new_values"))
         old = list(map(_numbers, before)) if isinstance(before, list) else []
-        results = [*(old or [[]]), new] if state != "withdrawn" else []
+        results = [*old, new] if state != "withdrawn" else []
         shown = [", ".join(one) or "failed" for one, _ in itertools.groupby(results)]
         change = ": " + " → ".join(shown) if len(shown) > 1 else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")

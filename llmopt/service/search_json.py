@@ -75,7 +75,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         means = tuple(float(f"{value:.12g}") for value in trial.rewards or ())
         trial = replace(trial, rewards=means or None, parts=shown)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
-    old = old[:-1] if old[-1:] == (trial.rewards,) else old  # the reward was right
+    old = old[:-1] if old[-1:] == (trial.rewards or (),) else old  # the reward was right
     found = {
         "number": trial.number + 1,  # in the order of recording
         "evaluations": trial.evaluations if trial.measurements else None,
@@ -90,8 +90,8 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "constraint_violation": trial.constraint_violation or None,
         "parts": dict(trial.parts) or None,
         "corrected": trial.corrected or None,
-        "old_reward": by_name(old[-1]) if old else None,
-        "old_rewards": [by_name(each) for each in old] if len(old) > 1 else None,
+        "old_reward": by_name(old[-1] or None) if old else None,
+        "old_rewards": [by_name(each or None) for each in old] if len(old) > 1 else None,
         "old_parts": (trial.was and dict(trial.was.parts)) or None,
         "old_feedback": (trial.was and trial.was.feedback) or None,
         "feedback": trial.feedback or None,
