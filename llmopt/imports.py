@@ -29,7 +29,7 @@ from llmopt.from_optuna import (
 from llmopt.history import Direction, Trial
 from llmopt.resume_check import stored_state
 from llmopt.space import Categorical, Space, Value
-from llmopt.space.values import ABSENT
+from llmopt.space.values import ABSENT, as_number
 from llmopt.util.arguments import finite
 from llmopt.util.caller import CALLER
 from llmopt.util.files import read_json, read_table
@@ -131,6 +131,7 @@ class OtherSearch:
     directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
     table: bool = False  # whether columns that are no parameters may be skipped
+    totals: bool = True  # whether violations include those of the space, which `tell` adds
 
 
 def read_source(
@@ -182,7 +183,7 @@ def _of_storage(path: Path) -> OtherSearch:
     assert isinstance(state.space, Space)
     rows = [_of_trial(trial, state.space) for trial in state.trials]
     options = state.started.identity["options"] if state.started else {}
-    return OtherSearch(str(path), rows, state.directions, options.get("task"))
+    return OtherSearch(str(path), rows, state.directions, options.get("task"), totals=False)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -405,6 +406,9 @@ class _Copies:
         parts = row.words.get("parts", {}).items()
         taken = space.place if table else ()  # a parameter may have such a name
         words = {**row.words, "parts": {n: v for n, v in parts if _PARTS + n not in taken}}
+        total, broken = as_number(words.get("constraint_violation")), space.broken(values).values()
+        if self._source.totals and broken and total is not None and total >= 0:
+            words["constraint_violation"] = max(0.0, total - sum(broken))
         one = self._check(space.unflatten(values), row.reward, **words)
         return replace(one, instead_of=_asked_of(space, row, one.values)), words
 

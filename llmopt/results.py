@@ -415,10 +415,10 @@ class Results(Views, Account, Closing, Generic[Params]):
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
-                ``feedback``, ``stderr``, ``constraint_violation`` and ``parts_NAME`` for each
-                part. An objective's own name can replace ``reward``. A row with none of the
-                reward columns is refused. One with a text in ``instead_of`` may lie beyond bounds;
-                as JSON it is the point that was asked for.
+                ``feedback``, ``stderr``, ``constraint_violation`` (with the amounts that `tell`
+                would add) and ``parts_NAME`` for each part. An objective's own name can replace
+                ``reward``. A row with none of the reward columns is refused. One with a text in
+                ``instead_of`` may lie beyond bounds; as JSON it is the point that was asked for.
 
         Returns:
             The outcome of each row; print it.

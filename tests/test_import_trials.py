@@ -15,6 +15,7 @@ from llmopt import (
     ParameterError,
     RewardError,
     ScriptedClient,
+    Space,
     StorageError,
     minimize,
 )
@@ -283,6 +284,22 @@ def test_a_row_without_a_column_of_rewards_is_refused():
     assert make().import_trials([{**POINTS[0][0], "state": "failed"}]).counts == {"taken": 1}
 
 
+@pytest.mark.parametrize("kind", ["storage", "frame", "csv", "study"])
+def test_a_violation_counts_once_whatever_the_source(kind, tmp_path, capsys):
+    space = Space({"x": Float(0, 10), "y": Float(0, 10)}, constraints=["x + y <= 5"])
+    with make(space, storage=tmp_path / "old.jsonl") as source:
+        for y, measured in ((4.0, 0.0), (4.5, 2.0), (0.0, 0.5)):
+            source.tell({"x": 4.0, "y": y}, 1.0, constraint_violation=measured)
+        optimizer = make(space)
+        optimizer.import_trials(given(kind, source, capsys))
+        assert [t.constraint_violation for t in optimizer.trials] == [3.0, 5.5, 0.5]
+        source.tell({"x": 4.0, "y": 4.0}, 2.0, replaces=0, constraint_violation=1.0)
+        assert optimizer.import_trials(given(kind, source, capsys)).counts["corrected"] == 1
+        assert optimizer.trials[0].constraint_violation == 4.0
+    bad = [{"x": 4.0, "y": 4.0, "reward": 1.0, "constraint_violation": -1.0}]
+    assert make(space).import_trials(bad).counts == {"refused": 1}
+
+
 def test_several_rewards_are_read_from_a_table():
     optimizer = make({"lr": Float(0.0, 1.0)}, ("minimize", "maximize"))
     table = [{"lr": 0.1, "reward_0": 1.0, "reward_1": 2.0}]
@@ -424,17 +441,24 @@ def as_shell_table(search, capsys):
     return path
 
 
+def given(kind, search, capsys):
+    """Return the trials of a search as a source of some kind."""
+    if kind == "csv":
+        return as_shell_table(search, capsys)
+    return {"storage": lambda s: s.storage, "frame": as_frame, "study": as_study}[kind](search)
+
+
 @pytest.mark.parametrize("kind", ["storage", "frame", "csv", "study"])
 def test_a_withdrawn_trial_is_withdrawn_and_restored_where_it_was_imported(kind, tmp_path, capsys):
-    form = {
-        "storage": lambda search: search.storage,
-        "csv": lambda search: as_shell_table(search, capsys),
-        "frame": as_frame,
-        "study": as_study,
-    }[kind]
+    def form(search):
+        return given(kind, search, capsys)
+
     source, optimizer = imported_from(tmp_path / "old.jsonl")
     source.withdraw(trial=2, feedback="wrong bottle")
-    assert optimizer.import_trials(form(source)).counts == {"known": 2, "withdrawn here": 1}
+    assert optimizer.import_trials(form(source)).counts == {
+        "known": 2,
+        "withdrawn here": 1,
+    }
     gone = optimizer.trials[2]
     assert (gone.state, gone.feedback, gone.kind) == ("withdrawn", "wrong bottle", "imported")
     assert optimizer.best.reward == 3.0
@@ -445,14 +469,20 @@ def test_a_withdrawn_trial_is_withdrawn_and_restored_where_it_was_imported(kind,
         assert [t.reward for t in optimizer.trials] == [3.0, None, 0.5]
     assert optimizer.imported == {0, 1, 2}
     source.withdraw(trial=2)
-    assert optimizer.import_trials(form(source)).counts == {"known": 2, "withdrawn here": 1}
+    assert optimizer.import_trials(form(source)).counts == {
+        "known": 2,
+        "withdrawn here": 1,
+    }
     events = optimizer._journal.state.count
     report = optimizer.import_trials(form(source))
     assert str(report).endswith(": 2 known, 1 withdrawn (not imported)")
     assert optimizer._journal.state.count == events
     source.tell(POINTS[2][0], 0.5)  # the same reward in another run is a new trial
     assert optimizer.import_trials(form(source)).counts["taken"] == 1
-    assert optimizer.import_trials(form(source)).counts == {"known": 3, "withdrawn": 1}
+    assert optimizer.import_trials(form(source)).counts == {
+        "known": 3,
+        "withdrawn": 1,
+    }
     source.close()
 
 
