@@ -542,7 +542,8 @@ class Asks(Results[Params]):
                     f"trial={trial}: expected the number of one of {count} trials, counted from 0"
                 )
             if state.trials[number - 1].state == "withdrawn":
-                raise ParameterError(f"trial #{number} was withdrawn before; nothing is left of it")
+                name = self.named(number - 1)
+                raise ParameterError(f"{name} was withdrawn before; nothing is left of it")
             return Withdrawn(queued=False, trial=number - 1)
         values: tuple[Any, ...] | None = None
         key = self.space.key

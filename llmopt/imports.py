@@ -332,13 +332,15 @@ def read_rows(
     source: OtherSearch,
     trials: Sequence[Trial],
     check: Callable[..., Result],
+    named: Callable[[int], str],
     changed: Collection[int],
 ) -> tuple[list[Result | Withdrawn], tuple[ImportedRow, ...]]:
     """Return what to record, with results checked as by `tell`, and the outcome of each row.
 
-    The trials with the numbers `changed` were corrected or withdrawn here.
+    `named` returns what messages call a trial. The trials with the numbers `changed` were corrected
+    or withdrawn here.
     """
-    copies, left = _Copies(space, source, trials, check, changed), []
+    copies, left = _Copies(space, source, trials, check, named, changed), []
     for number, row in enumerate(source.rows, 1):
         if row.withdrawn:
             copies.leave(number, row)
@@ -373,9 +375,11 @@ class _Copies:
         source: OtherSearch,
         trials: Sequence[Trial],
         check: Callable[..., Result],
+        named: Callable[[int], str],
         changed: Collection[int],
     ) -> None:
         self._space, self._source, self._check, self._changed = space, source, check, changed
+        self._named = named
         self._here = defaultdict[Any, list[Trial]](list)
         self._gone = defaultdict[Any, list[Trial]](list)  # withdrawn
         for trial in trials:
@@ -455,7 +459,7 @@ class _Copies:
         if trial is None:
             return False
         (self._gone if trial.was else self._here)[self._space.key(one.values)].remove(trial)
-        had, label = (trial.was or trial).parts, f"trial #{trial.number + 1}"
+        had, n = (trial.was or trial).parts, trial.number
         merged = {**one.parts, **had}
         outcome: Outcome = "known"
         reason = ""
@@ -463,14 +467,15 @@ class _Copies:
             outcome, words = "completed", {"parts": merged}
         elif likeness == "wrong":
             was = "failed" if trial.rewards is None else f"had {trial.reward}"
-            outcome, reason = "corrected", f"{label} {was}"
+            outcome, reason = "corrected", f"{self._named(n)} {was}"
         elif likeness == "void":
-            outcome, reason = "restored", label
+            outcome, reason = "restored", self._named(n)
         elif likeness != "equal":
-            reason = f"it is {label}, which was {'withdrawn' if trial.was else 'corrected'}"
+            changed = "withdrawn" if trial.was else "corrected"
+            reason = f"it is {self._named(n)}, which was {changed}"
         self.rows[number] = ImportedRow(number, outcome, reason)
         if outcome != "known":
-            words = {**words, "parts": {**had, **words["parts"]}, "replaces": trial.number}
+            words = {**words, "parts": {**had, **words["parts"]}, "replaces": n}
             point = self._space.unflatten(trial.values)
             self.found[number] = self._check(point, row.reward, **words)
         return True
@@ -481,7 +486,7 @@ class _Copies:
         there = self._here[self._space.key(one.values)]
         if there and self._source.table:  # it may be a correction
             n, before = there[-1].number, there[-1].reward
-            again = f"trial #{n + 1} has its point with reward {before}: this is another "
+            again = f"{self._named(n)} has its point with reward {before}: this is another "
             again += "measurement. If it corrects that trial, withdraw the new one, and tell it "
             again += f"with {CALLER.get().trial('replaces', n)}"
             doubt = "; ".join(filter(None, [doubt, again]))
@@ -499,7 +504,7 @@ class _Copies:
             if trial is None:
                 continue
             there.remove(trial)
-            n, label = trial.number, f"trial #{trial.number + 1}"
+            n, label = trial.number, self._named(trial.number)
             if followed:
                 why = clean(str(row.words.get("feedback", "")))
                 self.found[number] = Withdrawn((), False, trial=n, feedback=why, kind="imported")

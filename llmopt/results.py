@@ -223,13 +223,13 @@ class Results(Views, Account, Closing, Generic[Params]):
             return result
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":
-            here, named = self.history.label(before.number), CALLER.get().trial
-            there = [f"{self.history.label(n)} ({named('replaces', n)})" for n in same]
+            given, *there = (CALLER.get().trial("replaces", n) for n in (before.number, *same))
+            here, names = self.named(before.number), map(self.named, same)
             raise ParameterError(
-                f"{named('replaces', before.number)}: trial {here} is {short(before.params)} with "
-                f"reward {before.reward}, and the point given, "
-                f"{short(self.space.labelled(result.values))}, is that of {' or '.join(there)}: "
-                f"give that number. If {here} was mistyped, withdraw it first"
+                f"{given}: {here} is {short(before.params)} with reward {before.reward}, and the "
+                f"point given, {short(self.space.labelled(result.values))}, is that of "
+                f"{' or '.join(names)}: give {' or '.join(there)}. If {here} was mistyped, "
+                "withdraw it first"
             )
         return self._corrected(result, before.was or before, words)
 
@@ -248,9 +248,8 @@ class Results(Views, Account, Closing, Generic[Params]):
             kept["parts"] = {**before.parts, **result.parts}
         for name in [part_name(name) for name, value in (changed or {}).items() if value is None]:
             if kept["parts"].pop(name, None) is None:
-                label = self.history.label(before.number)
                 raise RewardError(
-                    f"parts: trial {label} has no part {name!r} to remove; "
+                    f"parts: {self.named(before.number)} has no part {name!r} to remove; "
                     f"{did_you_mean(name, before.parts)}"
                 )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
@@ -283,12 +282,12 @@ class Results(Views, Account, Closing, Generic[Params]):
                 self._warn_of_repeat(result)
             number = -1 if result.replaces is None else result.replaces
             before = self._journal.state.trials[number] if number >= 0 else None
-            label = before and self.history.label(number)
+            name = self.named(number) if before is not None else ""
             trial = self._record(result, kind).trials[number]
         if before is not None and before.values != trial.values:
             logger.warning(
-                "trial %s was corrected to another point: it was %s with reward %s%s",
-                label, self.space.labelled(before.values), before.reward,
+                "%s was corrected to another point: it was %s with reward %s%s",
+                name, self.space.labelled(before.values), before.reward,
                 "; it stays pending, too: withdraw it, or evaluate it"
                 * any(p.values == trial.values for p in self._journal.state.pending),
             )  # fmt: skip
@@ -341,7 +340,7 @@ class Results(Views, Account, Closing, Generic[Params]):
         wrong = doubt_of(self.space, trial.values, moved, former)
         right = CALLER.get().trial("replaces", trial.number)
         return wrong and (
-            f"trial {self.history.label(trial.number)}: {wrong}. It was recorded all the same; if "
+            f"{self.named(trial.number)}: {wrong}. It was recorded all the same; if "
             f"that is a mistake, record the right point with {right}"
         )
 
@@ -358,10 +357,11 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def repetition(self, result: Result, before: Trial[Any]) -> str:
         """Say that a result records the point of an earlier trial again; see `repeated`."""
-        label, caller = self.history.label(before.number), CALLER.get()
+        name, caller = self.named(before.number), CALLER.get()
         if before.state == "withdrawn":
-            said, was = f"trial {label} was withdrawn: it counts again", before.was
-            kept = [f"part {name}" for name in was.parts if name in result.parts] if was else []
+            said, was = f"{name} was withdrawn: it counts again", before.was
+            same = was.parts.items() & result.parts.items() if was else ()
+            kept = [f"part {part}" for part, _ in sorted(same)]
             kept += ["feedback"] * bool(was and was.feedback and was.feedback == result.feedback)
             return said + f", with its former {', '.join(kept)}" * bool(kept)
         if self._options.noisy:
@@ -371,7 +371,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             if None in (result.rewards, before.rewards):
                 counts = "a failure does not count in the mean reward of a point"
             return (
-                f"this is evaluation {made + 1} of the point of trial {label}: {counts}. If it "
+                f"this is evaluation {made + 1} of the point of {name}: {counts}. If it "
                 f"corrects that trial, withdraw {caller.trial('trial', len(trials))} and tell it "
                 f"with {caller.trial('replaces', before.number)}"
             )
@@ -384,7 +384,7 @@ class Results(Views, Account, Closing, Generic[Params]):
             earlier = "a failure" if before.rewards is None else before.reward
             now = f"with another reward ({rewards}, before {earlier})"
         return (
-            f"the point of trial {label} was recorded again {now}: it counts as "
+            f"the point of {name} was recorded again {now}: it counts as "
             "another trial. If this is that trial's right result, tell it with "
             f"{caller.trial('replaces', before.number)}; if rewards are noisy, set `noisy` to true"
         )
@@ -440,7 +440,8 @@ class Results(Views, Account, Closing, Generic[Params]):
         unasked = []
         with self._journal.lock:  # not as one step: each of its trials is
             trials, changed = self._journal.state.trials, changed_here(self._journal.events())
-            found, rows = read_rows(self.space, other, trials, self.read_result, changed)
+            check = self.read_result
+            found, rows = read_rows(self.space, other, trials, check, self.named, changed)
             for one in found:
                 if isinstance(one, Withdrawn):
                     self._journal.append(one)
@@ -508,6 +509,15 @@ class Results(Views, Account, Closing, Generic[Params]):
     def imported(self) -> frozenset[int]:
         """Numbers of the trials that were imported, from 0."""
         return frozenset(t.number for t in self._journal.state.trials if t.kind == "imported")
+
+    def named(self, number: int) -> str:
+        """Return what messages call a trial, given its number from 0.
+
+        Where points repeat, that is its number and the label of its point: they are not equal.
+        """
+        history = self.history
+        caller = f"{CALLER.get().number(number)} ({history.label(number)})"
+        return f"trial {caller if history.noisy else history.label(number)}"
 
     @property
     def stopped(self) -> str:

@@ -379,7 +379,7 @@ def test_a_correction_follows_its_trial_to_the_search_that_imported_it(tmp_path)
         first.tell(POINTS[0][0], 2.5)  # another measurement, and no correction
     report = noisy.import_trials(path)
     assert report.counts == {"corrected": 2, "known": 1, "taken": 1}
-    assert "row 1 corrected: trial #1 had 3.0\nrow 2 corrected: trial #2 failed" in str(report)
+    assert "corrected: trial 0 (#1) had 3.0\nrow 2 corrected: trial 1 (#2) failed" in str(report)
     assert [t.reward for t in noisy.trials] == [2.5, 7.0, 1.0, 2.5]
     assert noisy.trials[0].feedback == "read again"
     assert noisy.trials[0].parts == {"own": 1, "ee": 9}

@@ -97,7 +97,7 @@ def test_a_repeated_point_names_its_measurements(caplog):
     best = service.status(optimizer)["best"]
     assert (best["number"], best["measurements"], best["reward"]) == (3, [3, 4], 8.5)
     place = optimizer.history.best.number  # as prompts count
-    with pytest.raises(ParameterError, match=r"is that of #2 \(replaces=2\) or #2 "):
+    with pytest.raises(ParameterError, match=r"is that of trial 2 \(#2\) or trial 3 \(#2\)"):
         optimizer.tell(optimizer.best.params, 7.0, replaces=place)
     optimizer.tell(optimizer.best.params, 7.0, replaces=optimizer.best.number)
     assert [t.reward for t in optimizer.trials] == [1.0, 1.2, 7.0, 9.0]

@@ -361,12 +361,12 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
         points[3]["params"],
     )
     again = run(capsys, "tell", file, "p4", "--reward", "2", status=2)
-    assert "p4 has its result, trial 3, which was measured at another point" in again
+    assert "p4 has its result, trial #3, which was measured at another point" in again
     for point, number in (("p4", 3), ("p3", 1)):
         again = run(
             capsys, "tell", file, '{"k": 1}', "--instead-of", point, "--reward", "2", status=2
         )
-        assert f"{point} has its result, trial {number}" in again
+        assert f"{point} has its result, trial #{number}" in again
         assert f'"replaces": {number}, or give the parameters without "instead_of"' in again
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
@@ -474,7 +474,7 @@ def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplo
     assert main(["tell", file, point["point"], "--reward", "6"]) == 0
     shown = capsys.readouterr()
     second = json.loads(shown.out)
-    assert "evaluation 2 of the point of trial #1" in second["warning"]
+    assert "evaluation 2 of the point of trial 1 (#1)" in second["warning"]
     assert shown.err == f"llmopt: warning: {second['warning']}\n"
     assert "withdraw --trial 2 and tell it with --replaces 1" in second["warning"]
     assert main(["withdraw", file, "--trial", "2"]) == 0
@@ -516,15 +516,39 @@ def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
         assert "the name of a measured point, such as '#3' (in prompts) or 'p3'" in said
     (moved,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "p2", "--reward", "80")
     assert (moved["params"]["k"], moved["old_params"]) == (9, second["params"])
-    assert "trial #2 was corrected to another point" in caplog.text
+    assert "trial 3 (#2) was corrected to another point" in caplog.text
     (gone,) = run(capsys, "withdraw", file, "--trial", "#2")
     assert (gone["number"], gone["label"], gone["params"]["k"]) == (3, "#2", 9)
     (gone,) = run(capsys, "withdraw", file, "--trial", "2")
     assert (gone["label"], gone["params"], gone["old_reward"]) == ("#1", first["params"], 71)
     said = run(capsys, "withdraw", file, "--trial", "2", status=2)
-    assert "trial #2 was withdrawn before" in said
+    assert "trial 2 (#3) was withdrawn before" in said
     (right,) = run(capsys, "tell", file, "--replaces", "#1", "--reward", "72")
     assert right["number"] == 1  # the other one was withdrawn
+
+
+def test_the_number_of_a_withdrawn_trial_is_not_taken_for_a_label(tmp_path, capsys):
+    """`--replaces 3` for the #3 of a prompt gave its yield to a pump failure."""
+    file = write(tmp_path, model="network", noisy=True)
+    for x, reward in ((1, "70"), (1, "71"), (2, "broken"), (3, "80")):
+        how = "--failed" if reward == "broken" else "--reward"
+        run(capsys, "tell", file, json.dumps({"x": x, "k": 2}), how, reward)
+    (gone,) = run(capsys, "withdraw", file, "--trial", "3")
+    assert gone["label"] == "#2"
+    said = run(capsys, "tell", file, "--replaces", "3", "--reward", "81", status=2)
+    assert "--replaces 3: trial 3 (#2) was withdrawn, and '#3' is trial 4 (#3): give '#2'" in said
+    (right,) = run(capsys, "tell", file, "--replaces", "#3", "--reward", "81")
+    assert (right["number"], right["old_reward"]) == (4, 80)
+    (back,) = run(capsys, "tell", file, "--replaces", "#2", "--reward", "60")
+    assert back["warning"] == "trial 3 (#2) was withdrawn: it counts again"
+
+
+def test_a_restored_trial_has_no_former_part_that_was_given_anew(tmp_path, capsys):
+    file, parts = write(tmp_path, model="network"), ("--part", "dimer=2", "--part", "amine=1")
+    run(capsys, "tell", file, '{"x": 1, "k": 2}', "--reward", "70", *parts)
+    run(capsys, "withdraw", file, "--trial", "1")
+    (back,) = run(capsys, "tell", file, "--replaces", "1", "--part", "dimer=2.5")
+    assert back["warning"].endswith("it counts again, with its former part amine")
 
 
 def test_a_mean_is_printed_without_its_rounding_error(tmp_path, capsys):
@@ -938,7 +962,7 @@ def test_messages_of_the_shell_name_its_options_and_say_what_counts(tmp_path, ca
     point = '{"x": 1, "k": 1}'
     run(capsys, "tell", file, point, "--reward", "1")
     (broke,) = run(capsys, "tell", file, point, "--failed", "broke")
-    assert "trial #1: a failure does not count in the mean reward" in broke["warning"]
+    assert "trial 1 (#1): a failure does not count in the mean reward" in broke["warning"]
     file = write(tmp_path, model="network", space={"k": SPACE["k"]}, noisy=True)
     said = run(capsys, "ask", file, status=2)
     assert "`llmopt tell --import FILE` then takes over" in said
@@ -993,14 +1017,15 @@ def test_a_warning_is_printed_once(noisy, tmp_path, capsys, caplog):
 
     point = '{"x": 1, "k": 2}'
     said("tell", file, point, "--reward", "7")
-    assert said("tell", file, point, "--reward", "7").count("the point of trial #1") == 1
+    first = "the point of trial 1 (#1)" if noisy else "the point of trial #1"
+    assert said("tell", file, point, "--reward", "7").count(first) == 1
     said("withdraw", file, "--trial", "1")
     again = said("tell", file, "--replaces", "1", "--reward", "8")
-    label = "#2" if noisy else "#1"  # prompts show it apart from the other measurement
-    assert again.count(f"trial {label} was withdrawn") == 1
+    name = "1 (#2)" if noisy else "#1"  # prompts show it apart from the other measurement
+    assert again.count(f"trial {name} was withdrawn") == 1
     seeded = str(tmp_path / "seeded.jsonl")
     LLMOptimizer({"x": Float(0, 1)}, "network", seeded=True, storage=seeded).tell({"x": 0.5}, 7)
-    assert said("tell", seeded, '{"x": 0.5}', "--reward", "8").count("the point of trial #1") == 1
+    assert said("tell", seeded, '{"x": 0.5}', "--reward", "8").count("of trial 1 (#1)") == 1
     table = tmp_path / "t.csv"
     table.write_text("x,k,reward\n99,1,3\n")
     assert said("tell", file, "--import", str(table)).count("`x`=99 is outside") == 1

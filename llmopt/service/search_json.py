@@ -308,11 +308,20 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     It may also be named by its point: ``"#16"`` as in prompts, or ``"p12"`` as `ask` printed it.
     """
     trials, count = optimizer.trials, len(optimizer.trials)
-    if type(value) is int and 1 <= value <= count:
-        return value - 1
     given = CALLER.get().argument(name, short(value))
-    named = [t for t in trials if t.asked and f"p{t.asked}" == value]
     labels = [optimizer.history.label(t.number) for t in trials]
+    if type(value) is int and 1 <= value <= count:
+        gone = name == "replaces" and trials[value - 1].state == "withdrawn"
+        others = [t for t in without_withdrawn(trials) if labels[t.number] == f"#{value}"]
+        if gone and others:
+            live = " and ".join(optimizer.named(t.number) for t in others)
+            raise LLMOptError(
+                f"{given}: {optimizer.named(value - 1)} was withdrawn, and '#{value}' is {live}: "
+                f"give '{labels[value - 1]}' to restore the former, or '#{value}' to correct the "
+                "latter"
+            )
+        return value - 1
+    named = [t for t in trials if t.asked and f"p{t.asked}" == value]
     there = [t for t in trials if labels[t.number] in (value, *(labels[n.number] for n in named))]
     there = without_withdrawn(there) or there
     if len(there) > 1:
@@ -355,8 +364,8 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         where = ", which was measured at another point" * (trial.instead_of is not None)
         without = ' without "instead_of"' * bool(asked)
         raise LLMOptError(
-            f"p{trial.asked} has its result, trial {trial.number + 1}{where}: correct it with "
-            f'"replaces": {trial.number + 1}, or give the parameters{without}'
+            f"p{trial.asked} has its result, {optimizer.named(trial.number)}{where}: correct it "
+            f'with "replaces": {trial.number + 1}, or give the parameters{without}'
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
