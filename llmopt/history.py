@@ -107,7 +107,8 @@ class Trial(Generic[Params]):
         prompt_tokens: Share of the prompt tokens of the requests behind this point.
         completion_tokens: Likewise for completion tokens.
         seconds: Likewise for the model's wall-clock seconds.
-        constraint_violation: Total constraint violation; 0 means feasible.
+        constraint_violation: Total constraint violation, by the constraints that hold now; 0 means
+            feasible.
         stderr: Standard error of the (first) reward, if known: of one measurement the recorded one.
             Of a repeated point, `best` and `pareto` have the estimate of `History.stderr`; those of
             `History.trials`, which prompts show, have that from the point's own repeats.
@@ -131,6 +132,7 @@ class Trial(Generic[Params]):
         asked: See `Proposal`.
         was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
             have kept otherwise.
+        measured_violation: The part of `constraint_violation` that its evaluation reported.
         measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
             those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
     """
@@ -162,6 +164,7 @@ class Trial(Generic[Params]):
     old_rewards: tuple[tuple[float, ...], ...] = ()
     asked: int = field(default=0, compare=False)
     was: Trial[Params] | None = None
+    measured_violation: float = 0.0
     measurements: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

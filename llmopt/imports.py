@@ -189,8 +189,7 @@ def _of_storage(path: Path) -> OtherSearch:
 def _of_trial(trial: Trial, space: Space) -> Row:
     words: dict[str, Any] = {"feedback": trial.feedback, "stderr": trial.stderr}
     words |= {"samples": trial.samples, "parts": trial.parts}
-    broken = sum(space.broken(trial.values).values())  # `tell` adds that of the space
-    words["constraint_violation"] = max(0.0, trial.constraint_violation - broken)
+    words["constraint_violation"] = trial.measured_violation  # `tell` adds that of the space
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
     asked = space.named(trial.instead_of) if trial.instead_of else None

@@ -226,7 +226,17 @@ class LLMOptimizer(Asks[Params]):
         if there is not None and there.identity["space"] != (space := now.identity["space"]):
             # At once: with it, all points so far need not be allowed any more.
             there = replace(there, identity={**there.identity, "space": space})
-            journal.append(there)
+            before, after = journal.state.trials, journal.append(there).trials
+            broken = [
+                {t.number for t in each if t.constraint_violation > 0} for each in (before, after)
+            ]
+            if broken[0] != broken[1]:
+                logger.warning(
+                    "%s: trials that became infeasible by this: %d; feasible: %d",
+                    journal.path or journal.path_read,
+                    len(broken[1] - broken[0]),
+                    len(broken[0] - broken[1]),
+                )
         noisier = there is not None and there.identity["options"] != now.identity["options"]
         same = there is not None and (not self._asks or there.facts == now.facts)
         if there is None or noisier or not same or there.options != now.options:

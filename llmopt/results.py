@@ -235,9 +235,8 @@ class Results(Views, Account, Closing, Generic[Params]):
 
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
-        broken = sum(self.space.broken(before.values).values())
         kept: dict[str, Any] = {"data": before.data, "seed": before.seed}
-        kept["constraint_violation"] = max(0.0, before.constraint_violation - broken)
+        kept["constraint_violation"] = before.measured_violation
         if result.rewards == before.rewards:
             kept |= {"stderr": before.stderr, "samples": before.samples}
         if before.rewards is not None and not result.feedback:
@@ -253,8 +252,6 @@ class Results(Views, Account, Closing, Generic[Params]):
                     f"{did_you_mean(name, before.parts)}"
                 )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
-        if before.values == result.values and "constraint_violation" not in given:
-            kept["violation"] = before.constraint_violation  # the limits may be others since
         return replace(result, **kept)
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:

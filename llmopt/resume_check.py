@@ -19,14 +19,13 @@ from llmopt.options import SearchOptions, stored_names
 from llmopt.points import StoredPoints
 from llmopt.prompt import get_prompt, is_shipped
 from llmopt.space import Space
-from llmopt.state import State
+from llmopt.state import LIMITS, State
 from llmopt.util.caller import CALLER
 from llmopt.util.text import difference, short
 
 logger = logging.getLogger(__name__)
 
 _SHOWN = 3  # differences that one message names
-_LIMITS = ("constraints", "forbidden")
 _HINTS = {
     "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
     "noisy": " (a search becomes noisy at any time, and stays so)",
@@ -65,7 +64,7 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
                 sizes = [f"{t['size']:,}" if t else "none" for t in tables]
                 text = f"other candidates (there {sizes[0]}, now {sizes[1]})"
                 (differences if None in tables else changes).append(text)
-            for part in _LIMITS:
+            for part in LIMITS:
                 if (was := old.get(part, [])) != (limits := new.get(part, [])):
                     changes.append(f"other {part} (there {short(was)}, now {short(limits)})")
             units = [
@@ -100,7 +99,7 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
 
 def _space_differences(there: Json, now: Json) -> list[str]:
     """Return in what two spaces differ beside what may change; both are of `Space.to_dict`."""
-    changing = dict.fromkeys(("candidates", *_LIMITS))
+    changing = dict.fromkeys(("candidates", *LIMITS))
     there, now = ({**space, **changing} for space in (there, now))
     old, new = ({d["name"]: {**d, "unit": ""} for d in s["dimensions"]} for s in (there, now))
     texts = []

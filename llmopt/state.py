@@ -47,8 +47,15 @@ from llmopt.history import (
     without_withdrawn,
 )
 from llmopt.repeats import Merged
+from llmopt.space import Space
+from llmopt.space.constraints import Limit
 from llmopt.space.fixed import Fixed
 from llmopt.util.arguments import whole_number
+
+LIMITS = ("constraints", "forbidden")
+"""The keys of a stored space that say which points are infeasible."""
+
+_ROUNDING = 1e-9  # of a total violation
 
 Stop = tuple[str, int | None]
 """Why the model ended a search, and the number from 1 of the trial that it recommends."""
@@ -102,6 +109,7 @@ class State:
         read_data: Returns the arrays that `Told.data` names.
         count: Number of events.
         started: The last `Started`.
+        limits: The constraints and forbidden combinations that it names: they judge all trials.
         former: `key` of every point known when the candidates changed: it need be none of them.
         trials: In the order of recording.
         places: In a search that repeats points, the numbers from 0 of the points of each trial up
@@ -135,6 +143,7 @@ class State:
     read_data: Callable[[Json | None], TrialData] = TrialData.read
     count: int = 0
     started: Started | None = None
+    limits: tuple[Limit, ...] = ()
     former: frozenset[Any] = frozenset()
     trials: tuple[Trial[Any], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
@@ -313,12 +322,30 @@ def reduce(state: State, event: Event) -> State:
 
 
 def _started(state: State, event: Started) -> State:
-    there, now = (
-        e and e.identity.get("space", {}).get("candidates") for e in (state.started, event)
-    )
-    if state.started is not None and there != now:
+    there, now = ({} if e is None else e.identity.get("space", {}) for e in (state.started, event))
+    if state.started is not None and there.get("candidates") != now.get("candidates"):
         state = replace(state, former=frozenset(state.keys))
-    return replace(state, started=event)
+    state = replace(state, started=event)
+    if not isinstance(state.space, Space) or all(there.get(k) == now.get(k) for k in LIMITS):
+        return state
+    state = replace(state, limits=state.space.limits_of(now))
+    return replace(state, trials=tuple([_judged(state, trial) for trial in state.trials]))
+
+
+def _judged(state: State, trial: Trial[Any]) -> Trial[Any]:
+    """Return a trial with the violation of the constraints that hold now."""
+    total = trial.measured_violation + _broken(state, trial.values)
+    if trial.rewards is None or total == trial.constraint_violation:
+        return trial
+    return replace(trial, constraint_violation=total)
+
+
+def _broken(state: State, values: tuple[Any, ...]) -> float:
+    """Return by how much a point violates the constraints that hold now."""
+    if not state.limits:
+        return 0.0
+    assert isinstance(state.space, Space)
+    return sum(state.space.broken(values, state.limits).values())
 
 
 def _replied(state: State, event: Replied) -> State:
@@ -533,6 +560,7 @@ def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:
     if rewards is not None and len(rewards) != len(state.directions):
         raise ValueError(f"{len(rewards)} rewards: expected {len(state.directions)}")
     about["seed"] = about["seed"] if event.seed is None else event.seed
+    measured = event.violation - _broken(state, about["values"])
     return Trial(
         number=number,
         params=state.space.unflatten(about["values"]),
@@ -540,6 +568,7 @@ def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:
         state="failed" if rewards is None else "complete",
         feedback=event.feedback,
         constraint_violation=event.violation,
+        measured_violation=measured if measured > _ROUNDING * event.violation else 0.0,
         stderr=event.stderr,
         samples=tuple(event.samples),
         kind=event.kind,  # type: ignore[arg-type]

@@ -296,7 +296,7 @@ class TestOtherLimits:
         options = {"prompt": "words", "compute": False, **options}
         return made(replies, space, constraints=constraints, storage=path, **options)
 
-    def test_later_points_obey_and_old_trials_stay(self, tmp_path, caplog):
+    def test_later_points_obey_and_all_trials_are_judged_by_them(self, tmp_path, caplog):
         path, old = tmp_path / "s.jsonl", {"a": 3, "kind": "u"}
         start = [{"a": 3, "kind": "v"}]
         with self.made(path, start=start) as optimizer:
@@ -309,13 +309,17 @@ class TestOtherLimits:
         answers = [f"Start from: #1\nProposal: {p}" for p in ("a: 3, kind: u", "a: 2, kind: u")]
         with self.made(path, **limits, replies=answers) as optimizer:
             assert "resumes with other constraints (there [], now ['a <= 2']); other" in caplog.text
-            assert (optimizer.best.params, optimizer.best.reward) == (old, 9.0)
+            assert "trials that became infeasible by this: 2; feasible: 0" in caplog.text
+            assert [t.constraint_violation for t in optimizer.trials] == [1.0, 1.0]
+            assert optimizer.best.params == old
             assert optimizer.pending == [pending]
             assert optimizer.ask() == {"a": 2, "kind": "u"}
             assert "- a <= 2" in optimizer.client.requests[0].text
             assert "never a = 1 and kind = u together" in optimizer.client.requests[0].text
             corrected = optimizer.tell(old, 8.0, replaces=0)
-            assert (corrected.constraint_violation, optimizer.best) == (0.0, corrected)
+            assert corrected.constraint_violation == 1.0
+            feasible = optimizer.tell({"a": 2, "kind": "u"}, 1.0)
+            assert optimizer.best == feasible
         caplog.clear()
         loaded = LLMOptimizer.load(path, ScriptedClient([]))
         with self.made(path, **limits) as optimizer:
@@ -324,6 +328,38 @@ class TestOtherLimits:
             assert loaded.trials == optimizer.trials
         with self.made(path, start=start) as optimizer:
             optimizer.enqueue({"a": 3, "kind": "w"})
+
+    @pytest.mark.parametrize("noisy", [False, True])
+    def test_the_measured_part_of_a_violation_stays(self, tmp_path, noisy):
+        path, how = tmp_path / "s.jsonl", {"noisy": noisy}
+        with self.made(path, ["a <= 2"], **how) as optimizer:
+            optimizer.tell({"a": 3, "kind": "u"}, 9.0, constraint_violation=0.1)
+            optimizer.tell({"a": 3, "kind": "v"}, 8.0)
+            optimizer.tell({"a": 2, "kind": "u"}, 7.0)
+            optimizer.tell({"a": 3, "kind": "w"}, 6.0, constraint_violation=0.3)
+            optimizer.withdraw(trial=3)
+            totals = [t.constraint_violation for t in optimizer.trials]
+            assert totals == pytest.approx([1.1, 1.0, 0.0, 0.0])
+        with self.made(path, ["a <= 1"], **how) as optimizer:
+            totals = [t.constraint_violation for t in optimizer.trials]
+            assert totals == pytest.approx([2.1, 2.0, 1.0, 0.0])
+            corrected = optimizer.tell({"a": 3, "kind": "u"}, 9.5, replaces=0)
+            assert corrected.constraint_violation == pytest.approx(2.1)
+            restored = optimizer.tell({"a": 3, "kind": "w"}, 6.0, replaces=3)
+            assert restored.constraint_violation == pytest.approx(2.3)
+        with self.made(path, forbidden=[{"a": 3, "kind": "v"}], **how) as optimizer:
+            totals = [t.constraint_violation for t in optimizer.trials]
+            assert totals == pytest.approx([0.1, 1.0, 0.0, 0.3])
+            assert optimizer.best.reward == 7.0
+            study = optimizer.to_optuna()
+            assert [t.values[0] for t in study.best_trials] == [7.0]
+            moved = optimizer.tell({"a": 3, "kind": "u"}, 9.0, replaces=0, constraint_violation=0)
+            assert moved.constraint_violation == 0.0
+            assert optimizer.best.reward == 9.0
+        other = made((), Space(self.SPACE), constraints=["a <= 2"], **how)
+        other.import_trials(path)
+        totals = [t.constraint_violation for t in other.trials]
+        assert totals == pytest.approx([1.0, 1.0, 0.0, 1.3])
 
     def test_a_queued_point_that_breaks_one_waits(self, tmp_path):
         path, whole, part = tmp_path / "s.jsonl", {"a": 3, "kind": "u"}, {"a": 3}

@@ -508,13 +508,16 @@ class Space:
             point = table.put(int(rng.integers(table.size)), point)
         return self.conform(point)
 
-    def broken(self, values: Sequence[Value]) -> dict[str, float]:
-        """Return the constraints that a flat point violates, and the amounts."""
-        if not self.limits:
+    def broken(
+        self, values: Sequence[Value], limits: Sequence[Limit] | None = None
+    ) -> dict[str, float]:
+        """Return which constraints (or which `limits`) a flat point violates, with the amounts."""
+        limits = self.limits if limits is None else limits
+        if not limits:
             return {}
         point = dict(zip(self.names, values, strict=True))
         amounts: dict[str, float] = {}
-        for limit in self.limits:
+        for limit in limits:
             if amount := limit.amount(point):
                 amounts[limit.text] = amounts.get(limit.text, 0.0) + amount
         return amounts
@@ -649,6 +652,12 @@ class Space:
                 f"the stored space is damaged ({type(error).__name__}: {error}); "
                 "expected what Space.to_dict returns."
             ) from error
+
+    def limits_of(self, data: Mapping[str, Any]) -> tuple[Limit, ...]:
+        """Return the `limits` of a space with the same parameters, from its `to_dict`."""
+        tests = When.from_json(data.get("forbidden", ())).alternatives
+        texts = read_constraints(data.get("constraints", ()), self.names)
+        return (*texts, *read_forbidden(tests, self._by_name))
 
     def to_json_values(self, values: Sequence[Value]) -> list[float | int | None]:
         """Return an exact flat point as JSON: of a choice its index, ``None`` if inactive."""
