@@ -223,12 +223,13 @@ class Results(Views, Account, Closing, Generic[Params]):
             return result
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
         if same and before.number not in same and before.state != "withdrawn":
-            given, *there = (CALLER.get().trial("replaces", n) for n in (before.number, *same))
-            here, names = self.named(before.number), map(self.named, same)
+            caller, here = CALLER.get(), self.named(before.number)
+            remedy = " or ".join(caller.trial("replaces", n) for n in same)
             raise ParameterError(
-                f"{given}: {here} is {short(before.params)} with reward {before.reward}, and the "
-                f"point given, {short(self.space.labelled(result.values))}, is that of "
-                f"{' or '.join(names)}: give {' or '.join(there)}. If {here} was mistyped, "
+                f"{caller.trial('replaces', before.number)}: {here} is {short(before.params)} with "
+                f"reward {before.reward}, and the point given, "
+                f"{short(self.space.labelled(result.values))}, is that of "
+                f"{' or '.join(map(self.named, same))}: give {remedy}. If {here} was mistyped, "
                 "withdraw it first"
             )
         return self._corrected(result, before.was or before, words)
