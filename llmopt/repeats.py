@@ -38,6 +38,7 @@ class Merged(Follower):
         super()._reset()
         self._trials: list[Trial] = []
         self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
+        self._grown: dict[Hashable, None] = {}  # keys of groups that are not merged yet
 
     def of(self, history: History) -> History:
         """Return the merged history."""
@@ -45,6 +46,11 @@ class Merged(Follower):
             self._reset()
         self._places = history.places
         self._update(history)
+        for key in self._grown:  # once for all new trials
+            place, group = self._groups[key]
+            numbers = tuple([t.number for t in group])
+            self._trials[place] = replace(_merge(group), number=place, measurements=numbers)
+        self._grown.clear()
         return replace(history, trials=tuple(self._trials), noisy=True, places=())
 
     def _add(self, trial: Trial, history: History) -> None:
@@ -54,16 +60,13 @@ class Merged(Follower):
         place, *left = kept[0] if kept else [len(self._trials)]
         place, group = self._groups.setdefault(key, (place, []))
         group.append(trial)
-        numbers = tuple([t.number for t in group])
+        self._grown[key] = None
+        self._trials += [trial] * (max([place, *left]) + 1 - len(self._trials))  # others follow
         why = f"it counts as a measurement of #{place + 1}"
-        found = {place: replace(_merge(group), number=place, measurements=numbers)}
         for other in left:
-            found[other] = replace(
+            self._trials[other] = replace(
                 trial, number=other, state="withdrawn", rewards=None, feedback=why
             )
-        self._trials += [trial] * (max(found) + 1 - len(self._trials))  # later ones follow
-        for number, one in found.items():
-            self._trials[number] = one
 
 
 def _merge(trials: Sequence[Trial]) -> Trial:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize
+from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize, repeats
 from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
 from llmopt.policies import PolicySearch
 from llmopt.report_page.page import page
@@ -408,3 +408,13 @@ def test_a_correction_without_a_reward_does_not_make_a_trial_failed(numbered):
     assert numbered.trials[0].reward == 1.0
     numbered.tell({"x": 0.5}, math.nan, replaces=0)
     assert numbered.trials[0].state == "failed"
+
+
+def test_a_history_is_read_in_time_linear_in_the_repeats(monkeypatch):
+    merged = []
+    monkeypatch.setattr(repeats, "_merge", lambda trials: merged.append(trials) or trials[0])
+    optimizer = LLMOptimizer({"x": Float(0, 9)}, ScriptedClient([]), "props", noisy=True)
+    for number in range(60):
+        optimizer.tell({"x": number % 3}, number)
+    assert [len(t.measurements) for t in optimizer.history.trials] == [20] * 3
+    assert len(merged) == 3
