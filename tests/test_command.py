@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shlex
 import signal
 import subprocess
@@ -208,6 +209,19 @@ def test_one_that_fails_three_times_in_a_row_after_an_answer_ends_the_study(log)
     assert "failed so 3 times in a row" in str(caught.value)
 
 
+def test_one_that_times_out_three_times_in_a_row_after_an_answer_ends_the_search(log, tmp_path):
+    storage = tmp_path / "s.jsonl"
+    asked = client("stuck_later", variables="LLM_LOG", timeout=1.5)
+    said = r"did not end within 1\.5 s.*\?timeout=3'\. It failed so 3 times in a row"
+    with pytest.warns() as warned:
+        result = maximize(
+            lambda p: 1.0, SPACE, 9, asked, warmup=0, on_error="fallback", storage=storage
+        )
+    assert calls(log) == 4  # an answer, a request with its repeat, and one more
+    assert re.search(said, result.stopped)
+    assert f"Run the same again to go on from {storage}" in str(warned[-1].message)
+
+
 @pytest.mark.parametrize("behaviour", ["limited", "notice"])
 def test_a_usage_limit_ends_a_search_with_its_result_and_without_a_random_point(
     log, tmp_path, behaviour
@@ -346,7 +360,8 @@ def test_a_slow_command_gives_a_sign_of_life_once(monkeypatch, caplog, capfd):
     assert "has not answered" not in caplog.text
 
 
-def test_no_request_outlasts_the_timeout_of_a_search(log, tmp_path):
+def test_no_request_outlasts_the_timeout_of_a_search(log, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("llmopt.client.command.SIGN_SECONDS", (0.1, 0.1))
     asked = client("stuck", variables="LLM_LOG")
     options = {"warmup": 2, "seed": 1, "storage": tmp_path / "s.jsonl"}
     for wait in (1.0, 0.5):
@@ -357,6 +372,7 @@ def test_no_request_outlasts_the_timeout_of_a_search(log, tmp_path):
         assert len(result.trials) == 2
     assert calls(log) == 2
     assert none_left(log)
+    assert "has not answered for 0 s: waiting up to 1 s" in caplog.text
     result = maximize(lambda p: 1.0, SPACE, 3, client("plain", variables="LLM_LOG"), **options)
     assert not result.stopped
     assert [t.source for t in result.trials] == ["warmup", "warmup", "llm"]

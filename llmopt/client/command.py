@@ -319,7 +319,7 @@ class CommandClient:
                         reached = "time"
                     elif silent and waited >= SIGN_SECONDS[self._answered]:
                         silent = False
-                        said = "%s has not answered for %.0f s: waiting up to %g s"
+                        said = "%s has not answered for %.0f s: waiting up to %.0f s"
                         logger.warning(said, self.name, waited, limit)
             finally:
                 os.write(end, b"end")  # a forked process may hold this end open
@@ -352,9 +352,9 @@ class CommandClient:
             return error
         unstarted = status in (126, 127) and reached is None
         self._failures.append(problem)
-        again = not self._answered and reached == "time"  # perhaps it waits for somebody
-        most = _IN_A_ROW if self._answered else 2
-        again |= reached != "time" and self._failures[-most:] == [problem] * most
+        # One that hangs before its first answer perhaps waits for somebody.
+        most = _IN_A_ROW if self._answered else 1 if reached == "time" else 2
+        again = self._failures[-most:] == [problem] * most
         if again and self._answered and not limited:
             told = f"{ended(told)} It failed so {most} times in a row, so no more requests"
             told += " are sent"

@@ -57,6 +57,11 @@ def once(text: str) -> None:
         sys.exit(1)
 
 
+def stuck_later(text: str) -> None:
+    if starts() > 1:
+        time.sleep(600)
+
+
 def limited(text: str) -> None:
     if starts() > 1:
         echo("Claude AI usage limit reached|1764460800", 1)
@@ -112,6 +117,7 @@ BEHAVIOURS: dict[str, Callable[[str], object]] = {
             fails,
             flaky,
             once,
+            stuck_later,
             limited,
             overloaded,
             busy,
