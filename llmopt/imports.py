@@ -1,39 +1,25 @@
-"""Trials of an earlier search, read from a storage file, an Optuna study or a table.
+"""The import of another search: what to record of each of its trials, and the report of it.
 
-The report has the outcome of each row. A reward belongs to the point at which it was measured, so a
-row whose point is not in the space is refused.
+A reward belongs to the point at which it was measured, so a row whose point is not in the space is
+refused.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from llmopt.errors import LLMOptError, ParameterError, StorageError
+from llmopt.errors import LLMOptError, ParameterError
 from llmopt.evaluations import Result
 from llmopt.events import Corrected, Event, Withdrawn
-from llmopt.from_optuna import (
-    note_of,
-    parts_of,
-    stderr_of,
-    text_of,
-    told_of,
-    violated,
-    violation_of,
-)
-from llmopt.history import Direction, Trial
-from llmopt.resume_check import stored_state
+from llmopt.history import Trial
+from llmopt.other_search import PARTS, OtherSearch, Row, former, results_of
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT, as_number
-from llmopt.util.arguments import finite
 from llmopt.util.caller import CALLER
-from llmopt.util.files import read_json, read_table
-from llmopt.util.text import a_type, clean, short
+from llmopt.util.text import clean, short
 
 Outcome = Literal[
     "taken",
@@ -54,10 +40,6 @@ _Likeness = Literal[  # of a trial here to a row; the best one decides
 ]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
-_PREFIX = "params_"  # of a parameter's column in tables of `trials_dataframe`
-_PARTS = "parts_"  # of a column of a part of the reward
-_WORDS = ("feedback", "stderr", "constraint_violation", "samples")
-_STATES = ("complete", "failed", "pruned", "withdrawn")
 _OTHERS = (
     *("number", "trial", "state", "source", "explanation"),
     *("prompt_tokens", "completion_tokens"),
@@ -105,225 +87,6 @@ class ImportReport:
         if len(told) > _SHOWN:
             lines.append(f"and {len(told) - _SHOWN} more")
         return "\n".join([f"trials of {self.source}: {counts}", *self.notes, *lines])
-
-
-@dataclass
-class Row:
-    """One trial of a source: its parameters by name, and the arguments of `tell`."""
-
-    params: dict[str, Any]  # texts where the source is a text
-    reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
-    words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
-    trouble: str = ""  # why it is no trial, if it is none
-    blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
-    withdrawn: bool = False  # it never happened
-    former: tuple[Any, ...] = ()  # see `_former`; of a withdrawn trial with those that it had last
-    asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
-    said: str = ""  # the feedback of a withdrawn trial, whose `words` say why it was withdrawn
-
-
-@dataclass
-class OtherSearch:
-    """Trials to import."""
-
-    title: str  # for messages
-    rows: list[Row]
-    directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
-    task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
-    table: bool = False  # whether columns that are no parameters may be skipped
-    totals: bool = True  # whether violations include those of the space, which `tell` adds
-
-
-def read_source(
-    source: Any, directions: tuple[Direction, ...], names: Sequence[str] = ()
-) -> OtherSearch:
-    """Read trials of the same direction."""
-    found = _read_source(source, names or [str(i) for i in range(len(directions))])
-    if found.directions is not None and found.directions != directions:
-        raise ParameterError(
-            f"{found.title} is of a search with direction {found.directions}, and this one "
-            f"has {directions}: their rewards do not compare"
-        )
-    return found
-
-
-def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        if path.suffix == ".csv":
-            columns = read_table(path)
-            rows = zip(*columns.values(), strict=True)
-            cells = [dict(zip(columns, row, strict=True)) for row in rows]
-            return _of_table(str(path), cells, objectives)
-        if "://" in str(source):
-            raise StorageError(
-                "got the address of a database: expected a storage file of llmopt. For an Optuna "
-                "study, load it: "
-                "import_trials(optuna.load_study(study_name=NAME, storage=ADDRESS)), with "
-                "ADDRESS such as 'sqlite:///study.db'"
-            )
-        return _of_storage(path)
-    if hasattr(source, "trials") and hasattr(source, "directions"):
-        return _of_study(source)
-    if hasattr(source, "to_dict") and hasattr(source, "columns"):
-        source = source.to_dict("records")
-    if isinstance(source, Iterable) and not isinstance(source, Mapping):
-        table = list(source)
-        if all(isinstance(row, Mapping) for row in table):
-            return _of_table("the table", table, objectives)
-    raise TypeError(
-        f"got {a_type(source)}: expected the path of a storage file or a CSV file, an "
-        "Optuna study, a DataFrame, or a list of dictionaries such as "
-        '{"x": 0.5, "reward": 1.0}'
-    )
-
-
-def _of_storage(path: Path) -> OtherSearch:
-    state = stored_state(path)
-    assert isinstance(state.space, Space)
-    rows = [_of_trial(trial, state.space) for trial in state.trials]
-    options = state.started.identity["options"] if state.started else {}
-    return OtherSearch(str(path), rows, state.directions, options.get("task"), totals=False)
-
-
-def _of_trial(trial: Trial, space: Space) -> Row:
-    words: dict[str, Any] = {"feedback": trial.feedback, "stderr": trial.stderr}
-    words |= {"samples": trial.samples, "parts": trial.parts}
-    words["constraint_violation"] = trial.measured_violation  # `tell` adds that of the space
-    moved = trial.instead_of is not None  # or corrected, or imported from where it was
-    words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
-    asked = space.named(trial.instead_of) if trial.instead_of else None
-    was = trial.was
-    return Row(
-        space.named(trial.values),
-        trial.reward,
-        words,
-        former=_results(trial) if was else _former(trial),
-        asked=asked,
-        withdrawn=trial.state == "withdrawn",
-        said=was.feedback if was else "",
-    )
-
-
-def _former(trial: Trial) -> tuple[Any, ...]:
-    """Return the rewards of a trial before corrections, latest first; ``None`` where it failed."""
-    return tuple(rewards or None for rewards in trial.old_rewards[::-1])
-
-
-def _results(trial: Trial) -> tuple[Any, ...]:
-    """Return the rewards that a trial has or had, latest first; ``None`` where it failed."""
-    last = trial.was or trial
-    return (last.rewards, *_former(last))
-
-
-def _of_study(study: Any) -> OtherSearch:
-    rows = []
-    for trial in study.trials:
-        state = trial.state.name
-        if state in ("COMPLETE", "FAIL", "PRUNED"):
-            values: Any = tuple(trial.values) if state == "COMPLETE" else None
-            gone = bool(note_of(trial.user_attrs, "withdrawn"))
-            said = "" if values or gone else f"{state.lower()} in the study"
-            words = _words_of(trial.user_attrs, said)
-            words["constraint_violation"] = violation_of(violated(trial))
-            words["parts"] = parts_of(trial.user_attrs)
-            asked = note_of(trial.user_attrs, "instead_of")
-            words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
-            reward = values[0] if values and len(values) == 1 else values
-            asked = asked if isinstance(asked, Mapping) else None
-            old = _old_of(trial.user_attrs)
-            old = ((values,) if values else old or (None,)) if gone else old
-            row = Row(dict(trial.params), reward, words, withdrawn=gone, former=old, asked=asked)
-            rows.append(replace(row, said=text_of(note_of(trial.user_attrs, "old_feedback"))))
-    directions = tuple(direction.name.lower() for direction in study.directions)
-    return OtherSearch(f"the study {study.study_name!r}", rows, directions)
-
-
-def _old_of(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the rewards before corrections of a trial that `to_optuna` wrote, latest first."""
-    if note_of(attributes, "evaluations"):
-        return ()  # they are of one measurement, and its reward is the mean of several
-    try:
-        old = [tuple(map(float, each)) for each in note_of(attributes, "old_values") or ()]
-    except (TypeError, ValueError):
-        return ()
-    return tuple(rewards or None for rewards in old[::-1])
-
-
-def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
-    """Return what the objective left about an Optuna trial, as arguments of `tell`."""
-    remarks = [state, *map(text_of, told_of(attributes, "feedback"))]
-    words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr_of(attributes)}
-    return {name: value for name, value in words.items() if value not in ("", None)}
-
-
-def _of_table(
-    title: str, table: Sequence[Mapping[Any, Any]], objectives: Sequence[str]
-) -> OtherSearch:
-    return OtherSearch(title, [_of_row(row, objectives) for row in table], table=True)
-
-
-def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
-    """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
-    row = {str(name): value for name, value in row.items()}
-    cells = {name: value for name, value in row.items() if not _is_missing(value)}
-    reward, trouble = None, ""
-    state = str(cells.get("state", "complete")).lower()
-    named = len(objectives) == 1 and objectives[0] in row
-    by_name = named and "reward" not in row
-    columns = list(objectives) if by_name else ["reward"]
-    if len(objectives) > 1:  # the form of which the row has most
-        forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
-        forms += [list(objectives)] if objectives[0] != "0" else []
-        columns = max(forms, key=lambda form: sum(name in row for name in form))
-    found = [cells.pop(name, None) for name in columns]
-    old = [finite(_as_number(cells.get(f"old_{name}"))) for name in columns]
-    if state == "withdrawn" and None not in found:
-        old = [finite(_as_number(value)) for value in found]
-    if state == "complete" and not any(value is None for value in found):
-        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
-    if named and not by_name and objectives[0] not in ("0", "reward"):
-        trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
-    if state not in _STATES:
-        trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
-    elif state == "complete" and (missing := [name for name in columns if name not in row]):
-        names = [objectives[0]] if len(objectives) == 1 and objectives[0] != "0" else []
-        wanted = " or ".join(map(repr, [missing[0], *names]))
-        trouble = f"no reward found; rename its column to {wanted}"
-        if len(missing) < len(columns):
-            there = next(name for name in columns if name in row)
-            trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
-    words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
-    asked = cells.pop("instead_of", None)
-    words["beyond"] = asked is not None
-    with contextlib.suppress(ValueError):  # any text says that it was measured there
-        asked = read_json(asked) if isinstance(asked, str) else asked
-    for name in ("stderr", "constraint_violation"):
-        if name in words:
-            words[name] = _as_number(words[name])
-    prefixed = {k.removeprefix(_PREFIX): v for k, v in cells.items() if k.startswith(_PREFIX)}
-    start = _PREFIX if any(name.startswith(_PREFIX) for name in row) else ""
-    parts: Mapping[str, Any] = cells.pop("parts") if isinstance(cells.get("parts"), Mapping) else {}
-    columns = [name for name in cells if name.startswith(_PARTS)]
-    numbers = {name.removeprefix(_PARTS): _as_number(cells[name]) for name in columns}
-    words["parts"] = {**parts, **numbers}
-    blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
-    point, withdrawn = prefixed if start else cells, state == "withdrawn"
-    asked = asked if isinstance(asked, Mapping) else None
-    former = () if None in old else (tuple(old),)
-    return Row(point, _as_number(reward), words, trouble, blank, withdrawn, former, asked)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)
-
-
-def _as_number(value: Any) -> Any:
-    """Return a text as the number that it is, and all else as it is."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 def read_rows(
@@ -408,7 +171,7 @@ class _Copies:
         values = _values_of(space, row, table)
         parts = row.words.get("parts", {}).items()
         taken = space.place if table else ()  # a parameter may have such a name
-        words = {**row.words, "parts": {n: v for n, v in parts if _PARTS + n not in taken}}
+        words = {**row.words, "parts": {n: v for n, v in parts if PARTS + n not in taken}}
         total, broken = as_number(words.get("constraint_violation")), space.broken(values).values()
         if self._source.totals and broken and total is not None and total >= 0:
             words["constraint_violation"] = max(0.0, total - sum(broken))
@@ -430,9 +193,9 @@ class _Copies:
                 return equal
             case "wrong":  # unless this search undid what the source did
                 wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
-                return [t for t in wrong if t.number not in own or one.rewards not in _former(t)]
+                return [t for t in wrong if t.number not in own or one.rewards not in former(t)]
             case "void":
-                return [t for t in gone if t.number not in own and _results(t)[0] in row.former]
+                return [t for t in gone if t.number not in own and results_of(t)[0] in row.former]
             case _:
                 results = {one.rewards, *row.former}
                 some = there if likeness == "changed" else gone
@@ -444,7 +207,7 @@ class _Copies:
         Of all others, it may be another failure at the same point.
         """
         known = trial.number in self._changed
-        return any(one in results for one in _results(trial) if known or one is not None)
+        return any(one in results for one in results_of(trial) if known or one is not None)
 
     def match(
         self, likeness: _Likeness, number: int, row: Row, one: Result, words: Mapping[str, Any]
@@ -611,10 +374,10 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
     if source.table:
         names = dict.fromkeys(name for row in source.rows for name in row.params)
         mine = (*space.names, *_OTHERS)
-        left = [n for n in names if n not in mine and not n.startswith(_PARTS)]
+        left = [n for n in names if n not in mine and not n.startswith(PARTS)]
         if left:
             said = f"columns that are no parameters: {', '.join(left[:_SHOWN])}"
-            notes.append(f"{said} (a part of the reward is named {_PARTS}NAME)")
+            notes.append(f"{said} (a part of the reward is named {PARTS}NAME)")
         if remarks := [n for n in left if n.lower().rstrip("s") in _REMARKS]:
             notes.append(f"column {short(remarks[0])}: name it feedback to keep its text")
         there = {*names, *(name for row in source.rows for name in row.blank)}

@@ -40,10 +40,11 @@ from llmopt.history import (
     why_no_best,
     without_withdrawn,
 )
-from llmopt.imports import ImportReport, changed_here, doubt_of, notes_on, read_rows, read_source
+from llmopt.imports import ImportReport, changed_here, doubt_of, notes_on, read_rows
 from llmopt.journal import Journal
 from llmopt.model_calls import Account
 from llmopt.options import SearchOptions
+from llmopt.other_search import read_source
 from llmopt.prompt import Prompt
 from llmopt.repeats import Merged
 from llmopt.space import Space

@@ -40,6 +40,7 @@ to_optuna
 report_page
 views
 resume_check
+other_search
 imports
 sandbox
 lab
