@@ -109,9 +109,8 @@ class Trial(Generic[Params]):
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Total constraint violation, by the constraints that hold now; 0 means
             feasible.
-        stderr: Standard error of the (first) reward, if known: of one measurement the recorded one.
-            Of a repeated point, `best` and `pareto` have the estimate of `History.stderr`; those of
-            `History.trials`, which prompts show, have that from the point's own repeats.
+        stderr: Standard error of the (first) reward, if known: of one measurement the recorded one,
+            of a repeated point the estimate of `History.stderr`.
         evaluations: Number of evaluations of the point; `rewards` is their mean.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
@@ -122,7 +121,10 @@ class Trial(Generic[Params]):
             if there are none. A repeated point has the arrays of its last evaluation.
         seed: The recorded seed of its evaluation; ``None`` for a repeated point.
         ties: Numbers that break ties between equal scores of programs; see `CodeOptimizer.tell`.
-        parts: Named parts of the reward, or other numbers beside it, if recorded.
+        parts: Named parts of the reward, or other numbers beside it, if recorded. Those of a
+            repeated point are means over the measurements that have them.
+        part_counts: Of a repeated point, the number of measurements with each part that others
+            lack.
         instead_of: Flat values of the asked point that it was measured in place of, if any.
         corrected: How often its result was replaced; see `LLMOptimizer.tell`.
         revised: Whether a correction changed its rewards or that it failed, and not only its words,
@@ -158,6 +160,7 @@ class Trial(Generic[Params]):
     seed: int | None = None
     ties: tuple[float, ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    part_counts: Mapping[str, int] = field(default_factory=dict, hash=False)
     instead_of: tuple[Value, ...] | None = None
     corrected: int = 0
     revised: bool = False
@@ -254,7 +257,7 @@ class History:
         return self.deviation if shown is None else shown
 
     def stderr(self, trial: Trial) -> float | None:
-        """Return the standard error of a trial's reward as `rank`, `best` and reports use it.
+        """Return the standard error of a trial's reward.
 
         That of a single measurement is the recorded one. That of the mean of `n` repeats is
         ``deviation / sqrt(n)``, from the repeats of all points, as two repeats may agree by chance.
@@ -265,10 +268,8 @@ class History:
         return self.deviation / math.sqrt(trial.evaluations) or None
 
     def recorded(self, trial: Trial[Params]) -> Trial[Params]:
-        """Return one of `trials` under the number of its first measurement, with its `stderr`."""
-        if not trial.measurements:
-            return trial
-        return replace(trial, number=trial.measurements[0], stderr=self.stderr(trial))
+        """Return one of `trials` under the number of its first measurement."""
+        return replace(trial, number=trial.measurements[0]) if trial.measurements else trial
 
     @cached_property
     def _ranks(self) -> list[tuple[float, float]]:

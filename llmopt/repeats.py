@@ -13,15 +13,16 @@ from llmopt.data import NO_DATA
 from llmopt.history import Follower, History, Trial
 from llmopt.space import Value
 
+_MOST_WORDS = 280  # characters of the feedback on a point, if there is more than the latest
+
 
 class Merged(Follower):
     """Histories with repeated measurements of a point as one trial each.
 
-    Such a trial has the mean of the rewards, its standard error from these measurements alone, as
-    prompts show it (`History.stderr` estimates it from the repeats of all points), the numbers of
-    the measurements, and the latest feedback. Failed and pruned trials stay as they are. Trials are
-    renumbered in the order of their first measurement, or as `History.places` says. Of a growing
-    history only the new trials are read.
+    Such a trial has the mean of the rewards, its `History.stderr`, the numbers of the measurements,
+    the mean of each part over those that have it, and their feedback. Failed and pruned trials
+    stay as they are. Trials are renumbered in the order of their first measurement, or as
+    `History.places` says. Of a growing history only the new trials are read.
 
     Args:
         key: Tells which points are the same: `Space.key`.
@@ -37,6 +38,7 @@ class Merged(Follower):
     def _reset(self) -> None:
         super()._reset()
         self._trials: list[Trial] = []
+        self._shown: tuple[Trial, ...] = ()  # these with their errors from all repeats
         self._groups: dict[Hashable, tuple[int, list[Trial]]] = {}  # by key, each with its place
         self._grown: dict[Hashable, None] = {}  # keys of groups that are not merged yet
 
@@ -46,12 +48,17 @@ class Merged(Follower):
             self._reset()
         self._places = history.places
         self._update(history)
-        for key in self._grown:  # once for all new trials
-            place, group = self._groups[key]
-            numbers = tuple([t.number for t in group])
-            self._trials[place] = replace(_merge(group), number=place, measurements=numbers)
-        self._grown.clear()
-        return replace(history, trials=tuple(self._trials), noisy=True, places=())
+        if self._grown:  # merge each once for all new trials
+            for key in self._grown:
+                place, group = self._groups[key]
+                numbers = tuple([t.number for t in group])
+                self._trials[place] = replace(_merge(group), number=place, measurements=numbers)
+            own = History(tuple(self._trials))
+            self._shown = tuple(
+                [t if t.evaluations < 2 else replace(t, stderr=own.stderr(t)) for t in own]
+            )
+            self._grown.clear()
+        return replace(history, trials=self._shown, noisy=True, places=())
 
     def _add(self, trial: Trial, history: History) -> None:
         alone = trial.state != "complete"
@@ -81,15 +88,33 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
     else:
         stderr = None  # equal values say nothing of the error
-    feedback = next((t.feedback for t in reversed(trials) if t.feedback), "")
-    parts = [name for name in trials[0].parts if all(name in t.parts for t in trials)]
+    names = dict.fromkeys(name for t in trials for name in t.parts)
+    told = {name: [t for t in trials if name in t.parts] for name in names}
+    means = {name: float(np.mean([t.parts[name] for t in some])) for name, some in told.items()}
+    counts = {name: sum(t.evaluations for t in some) for name, some in told.items()}
+    evaluations = sum(t.evaluations for t in trials)
     return replace(
         trials[0],
         rewards=tuple(float(x) for x in rewards.mean(axis=0)),
         stderr=stderr,
-        evaluations=sum(t.evaluations for t in trials),
-        feedback=feedback,
+        evaluations=evaluations,
+        feedback=_feedback(trials),
         data=next((t.data for t in reversed(trials) if t.data), NO_DATA),
-        parts={name: float(np.mean([t.parts[name] for t in trials])) for name in parts},
+        parts=means,
+        part_counts={name: n for name, n in counts.items() if n < evaluations},
         seed=None,
     )
+
+
+def _feedback(trials: Sequence[Trial]) -> str:
+    """Return what was said of the measurements of a point: the latest words, and short ones."""
+    said = [(k, t.feedback) for k, t in enumerate(trials, start=1) if t.feedback]
+    if len(said) == len(trials) and len({words for _, words in said}) == 1:
+        return said[0][1]
+    room, lines = _MOST_WORDS, list[str]()
+    for k, words in reversed(said):
+        room -= len(words)
+        if lines and room < 0:
+            break
+        lines.insert(0, f"measurement {k}: {words}")
+    return "\n".join(lines)

@@ -149,7 +149,11 @@ def test_measurements_of_a_point_merge_to_their_mean_and_its_standard_error():
     (one,) = merged([((0.0,), r, None) for r in (1.0, 2.0, 6.0)])
     assert one.rewards == (3.0,)
     assert one.stderr == pytest.approx(math.sqrt(7.0 / 3.0))  # sample variance 7, three values
-    assert (one.evaluations, one.feedback, one.number) == (3, "f1", 0)
+    assert (one.evaluations, one.feedback, one.number) == (
+        3,
+        "measurement 1: f0\nmeasurement 2: f1",
+        0,
+    )
     # Errors that were told for each of them go into that of the mean.
     (told,) = merged([((0.0,), 1.0, 3.0), ((0.0,), 2.0, 4.0)])
     assert told.stderr == pytest.approx(2.5)

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize, repeats
+from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
 from llmopt.policies import PolicySearch
+from llmopt.prompt import Situation, get_prompt
 from llmopt.report_page.page import page
 from llmopt.service import search_json as service
 from llmopt.trackers import Callback
@@ -154,8 +156,32 @@ def test_every_view_of_a_repeated_point_has_its_error_from_all_repeats(tmp_path)
     }
     assert errors == dict.fromkeys(errors, pytest.approx(pooled))
     assert "± 1.6" in page(optimizer)
-    assert optimizer.history.trials[0].stderr == pytest.approx(0.05)  # in the frozen prompt
+    shown = Situation.after(optimizer.history, optimizer.space, ModelFacts("m"), noisy=True)
+    assert "| 9.05 ± 1.6 (2 times) |" in get_prompt("words").prepare(shown).request.text
     assert optimizer.trials_dataframe().stderr.isna().all()  # a row is one measurement
+
+
+def test_a_repeat_hides_neither_the_parts_nor_the_words_of_the_others(tmp_path):
+    """The impurity of the first measurement was gone, and that it was filtered."""
+    client = ScriptedClient([FIRST])
+    with closing(LLMOptimizer(SPACE, client, "words", noisy=True, warmup=0)) as optimizer:
+        optimizer.tell({"x": 0.1}, 60.0, parts={"dimer": 2.0}, feedback="dark, filtered")
+        optimizer.tell({"x": 0.1}, 62.0, feedback="real repeat")
+        optimizer.ask()
+        row, *seen = client.requests[0].text.partition("#1 | ")[2].splitlines()[:3]
+        assert "(2 times) (dimer 2 (1 of 2)) |" in row
+        assert seen == ["> measurement 1: dark, filtered", "> measurement 2: real repeat"]
+        best = service.status(optimizer)["best"]
+        assert (best["parts"], best["part_counts"]) == ({"dimer": 2.0}, {"dimer": 1})
+        assert "(dimer 2 (1 of 2))" in page(optimizer)
+        optimizer.tell({"x": 0.1}, 61.0, parts={"dimer": 3.0}, feedback="long " * 60)
+        (point,) = optimizer.history.trials
+        assert (point.parts, point.part_counts) == ({"dimer": 2.5}, {"dimer": 2})
+        assert point.feedback == "measurement 3: " + "long " * 60
+        for _ in range(2):
+            optimizer.tell({"x": 0.9}, 1.0, feedback="clear", parts={"dimer": 1.0})
+        point = optimizer.history.trials[1]
+        assert (point.feedback, point.part_counts) == ("clear", {})
 
 
 def test_equal_repeats_are_no_certainty():

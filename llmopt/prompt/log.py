@@ -248,8 +248,10 @@ class Log(Follower):
         entry = self._entries.get((trial.number, full))
         if entry is None:
             cells = [f"#{trial.number + 1}", *self.score(trial, self._before(trial))]
-            if parts := ", ".join(f"{name} {number(v)}" for name, v in trial.parts.items()):
-                cells[-1] += f" ({parts})".replace("|", "/")
+            some = {k: f" ({n} of {trial.evaluations})" for k, n in trial.part_counts.items()}
+            parts = (f"{k} {number(v)}{some.get(k, '')}" for k, v in trial.parts.items())
+            if trial.parts:
+                cells[-1] += f" ({', '.join(parts)})".replace("|", "/")
             if not self._wide:
                 cells += [self.value(trial, i) for i in range(len(self.labels))]
             moved = " (not as you gave it: moved into the ranges)" if trial.clipped else ""

@@ -328,7 +328,7 @@ def _rows(
             "leads": trial.number in leading,
             "values": (old or [[]])[-1] if state == "withdrawn" else values,
             "stderr": "" if error is None else f"± {error:.2g}",
-            "parts": ", ".join(f"{k} {v:.6g}" for k, v in parts_of(attrs).items()),
+            "parts": _parts(attrs),
             "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change}",
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(labels.get(n, n), v) for n, v in asked[:params]],
@@ -351,6 +351,13 @@ def _rows(
             "old_feedback": cut(text_of(note_of(attrs, "old_feedback")), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
+
+
+def _parts(attrs: Mapping[str, Any]) -> str:
+    """Return the numbers beside a reward, as prompts show them."""
+    of, counts = note_of(attrs, "evaluations"), mapping_of(note_of(attrs, "part_counts"))
+    some = {k: f" ({n} of {of})" for k, n in counts.items() if isinstance(n, int)}
+    return ", ".join(f"{k} {v:.6g}{some.get(k, '')}" for k, v in parts_of(attrs).items())
 
 
 def _numbers(given: Any) -> list[str]:

@@ -89,6 +89,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "stderr": trial.stderr,
         "constraint_violation": trial.constraint_violation or None,
         "parts": dict(trial.parts) or None,
+        "part_counts": dict(trial.part_counts) or None,
         "corrected": trial.corrected or None,
         "old_reward": by_name(old[-1] or None) if old else None,
         "old_rewards": [by_name(each or None) for each in old] if len(old) > 1 else None,
