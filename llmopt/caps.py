@@ -60,15 +60,12 @@ class Limits:
             most: Dollars that the next call can cost at most; ``None`` if not known.
         """
         if self.max_requests is not None and spent.requests >= self.max_requests:
-            raise BudgetExceededError(
-                f"{spent.requests} requests were sent and max_requests={self.max_requests}: "
-                + _REMEDY
-            )
+            said = f"{spent.requests} requests were sent and max_requests={self.max_requests}"
+            raise _reached("max_requests", self.max_requests, spent.requests + 1, said)
         tokens = spent.prompt_tokens + spent.completion_tokens
         if self.max_tokens is not None and tokens >= self.max_tokens:
-            raise BudgetExceededError(
-                f"{tokens} tokens were used and max_tokens={self.max_tokens}: {_REMEDY}"
-            )
+            said = f"{tokens} tokens were used and max_tokens={self.max_tokens}"
+            raise _reached("max_tokens", self.max_tokens, tokens + 1, said)
         if self.max_cost is not None:
             self._check_cost(self.max_cost, spent, most)
 
@@ -88,13 +85,22 @@ class Limits:
                 "Give the client its prices, or cap requests or tokens instead"
             )
         if spent.cost >= cap and (cap or most != 0):  # a free model may be asked
-            raise BudgetExceededError(f"${spent.cost:.4f} was spent and max_cost={cap}: {_REMEDY}")
+            said = f"${spent.cost:.4f} was spent and max_cost={cap}"
+            raise _reached("max_cost", cap, spent.cost + (most or 0.0), said)
         if most is not None and spent.cost + most > cap:
-            raise BudgetExceededError(
-                f"${spent.cost:.4f} was spent, the next request can cost up to ${most:.4f}, and "
-                f"max_cost={cap}: {_REMEDY}, or lower what an answer can cost (max_tokens= of the "
-                "prompt)"
-            )
+            said = f"${spent.cost:.4f} was spent, the next request can cost up to ${most:.4f}, and "
+            instead = ", or lower what an answer can cost (max_tokens= of the prompt)"
+            raise _reached("max_cost", cap, spent.cost + most, f"{said}max_cost={cap}", instead)
+
+
+def _reached(
+    name: str, cap: float, needed: float, said: str, instead: str = ""
+) -> BudgetExceededError:
+    """Return the error for a cap that is reached; the next call needs one of `needed`."""
+    error = BudgetExceededError(f"{said}: {_REMEDY}{instead}")
+    raised = 2 * cap if 2 * cap >= needed else 2 * needed
+    error.raised = (name, raised if isinstance(raised, int) else float(f"{raised:.3g}"))
+    return error
 
 
 NO_LIMITS = Limits()

@@ -82,7 +82,13 @@ class BudgetExceededError(LLMOptError):
 
     The optimizer keeps its trials and paid replies, and continues once the cap is raised. After
     the end of the process, only a search with ``storage=`` (or a stored study) does.
+
+    Attributes:
+        raised: Name of the cap, and a value with which the search continues: at least twice the old
+            one; ``None`` if no higher value helps.
     """
+
+    raised: tuple[str, float] | None = None
 
 
 class SearchStopped(LLMOptError):

@@ -18,10 +18,12 @@ from llmopt import (
     Int,
     LLMOptimizer,
     ScriptedClient,
+    Usage,
     maximize,
     minimize,
     point_task,
 )
+from llmopt.caps import Limits
 from llmopt.client import ReplayClient
 from llmopt.code import CodeOptimizer
 from llmopt.errors import (
@@ -342,6 +344,28 @@ def test_without_a_trial_the_best_one_is_missed_for_the_reason_that_ended_the_se
     result = minimize(bowl, SPACE, 20, client, max_requests=2, warmup=0, prompt="props")
     with pytest.raises(NoTrialsError, match=r"before the first one: 2 requests .* raise the cap"):
         _ = result.best
+
+
+@pytest.mark.parametrize(
+    ("limits", "spent", "most", "raised"),
+    [
+        ({"max_requests": 10}, {"requests": 10}, None, ("max_requests", 20)),
+        ({"max_requests": 3}, {"requests": 10}, None, ("max_requests", 22)),  # lowered since
+        ({"max_tokens": 3000}, {"prompt_tokens": 3021}, None, ("max_tokens", 6000)),
+        ({"max_cost": 0.1}, {"cost": 0.09}, 0.02, ("max_cost", 0.2)),
+        ({"max_cost": 0.001}, {"cost": 0.0}, 0.0314159, ("max_cost", 0.0628)),
+        ({"max_cost": 1.0}, {"cost": 0.5, "unpriced": 1}, 0.1, None),  # no higher cap helps
+    ],
+)
+def test_an_error_of_a_cap_holds_a_value_with_which_the_search_continues(
+    limits, spent, most, raised
+):
+    with pytest.raises(BudgetExceededError) as caught:
+        Limits(**limits).check(Usage(**spent), most)
+    assert caught.value.raised == raised
+    if raised is not None:
+        assert type(raised[1]) is type(caught.value.raised[1])
+        Limits(**dict([raised])).check(Usage(**spent), most)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 4])

@@ -124,7 +124,8 @@ def check_facts(path, expected):
     found = facts(path)
     for row, other in zip(found["summary"], expected["summary"], strict=True):
         assert row["requests"] - other["requests"] in (0, 1)
-        row["requests"] = other["requests"]
+        assert row["tokens"] >= other["tokens"]
+        row |= {"requests": other["requests"], "tokens": other["tokens"]}
     assert found == expected
 
 
@@ -514,7 +515,7 @@ def test_caps_hold_for_all_methods_together(tmp_path):
         capped = len(RunFolder(tmp_path / "r").records[r.method]) < CONFIG.iterations
         assert ("max_requests=" in r.stopped) == capped
         assert r.heldout is not None
-    assert "max_requests=" in result.capped
+    assert "max_requests=" in str(result.capped)
     whole = run(replace(config, max_requests=99), tmp_path / "r", client=client, resume=True)
     assert [r.stopped for r in whole.methods] == ["", ""]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_the_key_is_in_nothing_that_a_run_writes(server, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("option", "value", "sent"),
     # Each answer takes 1,007 tokens, and the check is before the request.
-    [("--max-requests", "2", 2), ("--max-tokens", "3000", 3)],
+    [("--max-requests", "3", 3), ("--max-tokens", "3000", 3)],
 )
 def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     server.play(Points())
@@ -94,5 +95,9 @@ def test_caps_stop_a_run_that_can_go_on(server, capsys, option, value, sent):
     assert main([*again[:-2], option, "99999"]) == 2
     assert "--model openai+http" in capsys.readouterr().err
     assert len(server.seen) == sent
-    assert main([*again, option, "99999"]) == 0
+    # Both commands that were printed raise the cap.
+    more = next(line for line in told.out.splitlines() if "llmopt run --resume" in line)
+    assert f"{option} 6" in more
+    said = told.err.splitlines()[-1].partition("resume with: llmopt ")[2]
+    assert main(shlex.split(said)) == 0
     assert len(server.seen) == requests_of() == 6

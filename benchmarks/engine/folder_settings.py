@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.client.model_string import names_a_place
-from llmopt.errors import StorageError
+from llmopt.errors import BudgetExceededError, StorageError
 from llmopt.prompt import is_shipped
 from llmopt.util.text import short
 
@@ -57,9 +57,20 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def resume_command(command: str, settings: Mapping[str, Any], path: Path) -> str:
-    """Return the command line that resumes the run in a folder."""
+def raised_cap(error: Exception | None) -> list[str]:
+    """Return how the command line raises the cap that ended a run, if one did."""
+    if not isinstance(error, BudgetExceededError) or error.raised is None:
+        return []
+    name, value = error.raised
+    return [f"--{name.replace('_', '-')}", str(value)]
+
+
+def resume_command(
+    command: str, settings: Mapping[str, Any], path: Path, error: Exception | None = None
+) -> str:
+    """Return the command line that resumes the run in a folder, which the error ended."""
     again = [w for n, words in to_give_again(settings).items() if n != "task" for w in words]
+    again += raised_cap(error)
     return shlex.join(
         ["llmopt", command, str(settings["task"]), "--resume", *again, "--out", str(path)]
     )

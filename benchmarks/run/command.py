@@ -10,7 +10,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from llmopt.benchmarks.engine.folder_settings import check_given, resume_command, to_give_again
+from llmopt.benchmarks.engine.folder_settings import (
+    check_given,
+    raised_cap,
+    resume_command,
+    to_give_again,
+)
 from llmopt.benchmarks.engine.options import add_numbers, add_search_options
 from llmopt.benchmarks.methods.table import METHODS
 from llmopt.benchmarks.run.config import DEFAULT_METHODS, RunConfig, RunConfigError
@@ -140,8 +145,8 @@ def main(args: argparse.Namespace) -> int:
             write_bytes_atomically(path / "options.toml", read_bytes(kept))
         print(f"llmopt: writing to {path}", file=sys.stderr)
 
-    def advice() -> str:
-        command = resume_command("run", _settings(config), begun[0])
+    def advice(error: Exception | None = None) -> str:
+        command = resume_command("run", _settings(config), begun[0], error)
         return f"everything so far is kept; resume with: {command}"
 
     with warnings.catch_warnings():
@@ -158,11 +163,11 @@ def main(args: argparse.Namespace) -> int:
         except (LLMOptError, ImportError) as error:
             if not begun:
                 raise
-            raise LLMOptError(f"{error}; {advice()}") from error
+            raise LLMOptError(f"{error}; {advice(error)}") from error
     _show(config, result)
     if result.capped:
         sys.stdout.flush()
-        print(clean(f"llmopt: {result.capped}; {advice()}"), file=sys.stderr)
+        print(clean(f"llmopt: {result.capped}; {advice(result.capped)}"), file=sys.stderr)
     return 0
 
 
@@ -182,9 +187,9 @@ def _show(config: RunConfig, result: RunResult) -> None:
     if "llm" in config.methods and config.model in _NUMBERS_ONLY:
         print(f"  llmopt run {task} --model openai:MODEL   ({config.model} is numeric-only; a chat "
               "model reads words and reports; llmopt models: which can be asked)")  # fmt: skip
-    again = shlex.join(w for words in to_give_again(_settings(config)).values() for w in words)
-    more = f"{again} --iterations {5 * config.iterations}".strip()
-    print(f"  llmopt run --resume {folder} {more}   (resumes this search)")
+    again = [w for words in to_give_again(_settings(config)).values() for w in words]
+    again += [*raised_cap(result.capped), "--iterations", str(5 * config.iterations)]
+    print(f"  llmopt run --resume {folder} {shlex.join(again)}   (resumes this search)")
     print("  llmopt run MODULE:ENV-ID   (your own environment)")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from llmopt.benchmarks.engine.search import FINAL_ROUNDS
 from llmopt.benchmarks.report.table import Table
 from llmopt.benchmarks.run.config import RunConfig
+from llmopt.errors import BudgetExceededError
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RunResult:
     # does; `None` for no GIF
     drawn: MethodResult | None
     table: str = field(repr=False)  # the same as text
-    capped: str = ""  # which cap ended the first search that one ended; empty without such
+    capped: BudgetExceededError | None = None  # of the first search that a cap ended
 
 
 def format_table(results: Sequence[MethodResult], config: RunConfig, episodes: int) -> str:

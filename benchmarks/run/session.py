@@ -139,7 +139,7 @@ class _Session:
         self.config, self.contest, self.task = config, contest, contest.task
         self.folder, self.contestants, self.callbacks = folder, contestants, callbacks
         self.chosen: dict[str, Chosen | None] = {}
-        self.capped: dict[str, str] = {}  # the caps that ended a method's search, by method
+        self.capped: dict[str, BudgetExceededError] = {}  # by the method whose search it ended
 
     def all(self, progress: bool) -> RunResult:
         points = self.folder.warmup
@@ -174,7 +174,7 @@ class _Session:
         try:
             reason = self.contest.search(name, asking, self._callbacks_of(name), over=over)
         except BudgetExceededError as cap:  # a resume with a higher one goes on from here
-            self.capped[name] = str(cap)
+            self.capped[name] = cap
             reason = ""
         if reason:
             self.folder.stop(name, reason)
@@ -224,7 +224,7 @@ class _Session:
                 save_policy(policy, path / "policy.json", **about)
         if drawn is not None and not (self.config.gif and self._render(drawn)):
             drawn = None
-        capped = next(iter(self.capped.values()), "")
+        capped = next(iter(self.capped.values()), None)
         return RunResult(path, results, best, drawn, table, capped)
 
     def _result(self, name: str) -> MethodResult:
@@ -249,7 +249,7 @@ class _Session:
             fallback_share=usage.fallback_share if asks else None,
             failures=sum(r.mean is None for r in records),
             params=None if chosen is None else chosen.record.params,
-            stopped=self.folder.stopped.get(name, self.capped.get(name, "")),
+            stopped=self.folder.stopped.get(name) or str(self.capped.get(name, "")),
         )
 
     def _render(self, result: MethodResult) -> bool:
