@@ -6,7 +6,6 @@ import ast
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any, overload
 
 import numpy as np
@@ -59,7 +58,7 @@ class _Draft:
         rng: Its source of randomness.
         seen: Keys of the points not to propose again; grows.
         outcome: Its points.
-        completed: How many points with some parameters got the others.
+        completed: The points with some parameters that got the others.
     """
 
     asking: Asking
@@ -67,7 +66,7 @@ class _Draft:
     rng: np.random.Generator
     seen: set[Hashable]
     outcome: Outcome = field(default_factory=Outcome)
-    completed: int = 0
+    completed: list[Fixed] = field(default_factory=list)
 
 
 class Asks(Results[Params]):
@@ -196,6 +195,8 @@ class Asks(Results[Params]):
         self.check_ready()  # before the first warm-up point is evaluated
         if self._callbacks is not None and self._callbacks.stopped is not None:
             raise self._callbacks.stopped
+        for text in self.waits():  # before the model is waited for
+            warn_user(text)
         try:
             with self._ask_lock:
                 self._journal.write_start()
@@ -251,11 +252,23 @@ class Asks(Results[Params]):
         return [
             i
             for i, p in enumerate(state.queue)
-            if self._gone(p) or (fixed is not None and not fixed.keeps(p.values))
+            if self.obstacle(p) or (fixed is not None and not fixed.keeps(p.values))
         ]
 
-    def _gone(self, point: Proposal | Fixed) -> str:
+    def waits(self) -> list[str]:
+        """Say which queued points `ask` passes over, and why."""
+        ways = ["add its row"] * (self.space.candidates is not None)
+        ways += ["lift the limit"] * bool(self.space.limits)
+        return [
+            f"a queued point waits: {why}. Withdraw it, or {' or '.join(ways)}"
+            for why in map(self.obstacle, self.queued_proposals)
+            if why
+        ]
+
+    def obstacle(self, point: Proposal | Fixed) -> str:
         """Say that a queued point is not allowed, after the space has changed; else nothing."""
+        if self.space.candidates is not None and not self.space.candidates.loaded:
+            return ""
         if isinstance(point, Proposal):
             if broken := self.space.broken(point.values):
                 return f"{short(self.space.labelled(point.values))} breaks {', '.join(broken)}"
@@ -283,12 +296,12 @@ class Asks(Results[Params]):
         draft = _Draft(asking, scope, state.generator, state.keys)
         outcome = draft.outcome
         missing = max(0, n - len(state.queue) + len(self._waiting(state, fixed)))
-        partial = () if fixed is not None else state.partial[:missing]
-        partial = tuple(takewhile(lambda point: not self._gone(point), partial))
+        partial = () if fixed is not None else state.partial
+        partial = tuple([point for point in partial if not self.obstacle(point)][:missing])
         kinds = [*partial, *[fixed] * (missing - len(partial))]
         self._warm_up(draft, kinds)
         made = len(outcome.proposals)
-        draft.completed = min(made, len(partial))
+        draft.completed += partial[:made]
         if state.stop is not None and len(kinds) - made >= n:
             raise SearchStopped(*state.stop)
         single = partial[made:]
@@ -305,7 +318,8 @@ class Asks(Results[Params]):
             outcome.rejected += answer.rejected
             outcome.warnings += answer.warnings
             outcome.stop = answer.stop
-            draft.completed += bool(answer.proposals) and kind in single
+            if kind is not None and kind in single and answer.proposals:
+                draft.completed.append(kind)
             enough = len(outcome.proposals) >= missing
             if answer.error is not None and not (answer.capped and enough):
                 self._settle(0, fixed, draft)  # a later ask returns what was paid for before it
@@ -329,7 +343,7 @@ class Asks(Results[Params]):
             made = len(without_withdrawn(state.trials))
             begun = made + len(state.pending) + len(state.queue)
         for place, kind in zip(range(begun, self.n_warmup), kinds, strict=False):
-            gone = "" if given is None else self._gone(Proposal(given[place], "warmup"))
+            gone = "" if given is None else self.obstacle(Proposal(given[place], "warmup"))
             if gone:
                 draft.outcome.warnings.append(f"warmup[{place}]: {gone}. It is a random point now")
             if given is None or gone:
@@ -390,19 +404,10 @@ class Asks(Results[Params]):
         outcome, key = draft.outcome, self.space.key
         with self._journal.lock:
             now, proposals = self._journal.state, self._untried(draft)
-            completed = sum(p in now.partial for p in draft.scope.state.partial[: draft.completed])
             waiting = self._waiting(now, fixed) if n else []
             ready = len(now.queue) - len(waiting)
             missing = n - ready - len(proposals)
             ended = outcome.stop is not None and not proposals and not ready
-            queued: tuple[Proposal | Fixed, ...] = (*now.queue, *now.partial)
-            ways = ["add its row"] * (self.space.candidates is not None)
-            ways += ["lift the limit"] * bool(self.space.limits)
-            outcome.warnings += [
-                f"a queued point waits: {gone}. Withdraw it, or {' or '.join(ways)}"
-                for gone in map(self._gone, queued)
-                if gone
-            ]
             drawn = dict(draft.rng.bit_generator.state)
             if missing > 0 and not ended:
                 seen = now.keys | {key(p.values) for p in proposals}
@@ -413,6 +418,12 @@ class Asks(Results[Params]):
                     f"{'was' if missing == 1 else 'were'} sampled at random"
                 )
                 proposals += sample_fallbacks(self.space, seen, draft.rng, missing, fixed)
+            completed, left = list[int](), list(draft.completed)
+            for place, point in enumerate(now.partial):
+                if point in left:
+                    left.remove(point)
+                    completed.append(place)
+            passed = [i for i in range(max(completed, default=0)) if i not in completed]
             state = self._journal.append(
                 Asked(
                     [proposal_to_json(p, self.space) for p in proposals],
@@ -421,8 +432,8 @@ class Asks(Results[Params]):
                     +outcome.rejected,
                     outcome.stop,
                     None if drawn == now.generator.bit_generator.state else drawn,
-                    waiting,
-                    completed,
+                    [*waiting, *(len(now.queue) + place for place in passed)],
+                    len(completed),
                 )
             )
         if ended:

@@ -175,7 +175,8 @@ class Asked(Event):
     rejected: Mapping[str, int] = field(default_factory=dict)  # samples that were not used
     stop: Sequence[Any] | None = None
     rng: Json | None = None  # of the bit generator afterwards; ``None`` if it did not move
-    waiting: Sequence[int] = ()  # places of the queue that have other values than those asked for
+    waiting: Sequence[int] = ()  # places of the queued points that were passed over, first of the
+    # whole points, then of those with some parameters
     completed: int = 0  # points with some parameters that got the others
 
 

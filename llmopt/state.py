@@ -454,7 +454,9 @@ def _proposed(trial: Trial[Any]) -> Json:
 
 def _asked(state: State, event: Asked) -> State:
     new = [_proposal(line, state.space) for line in event.new]
-    waiting = set(event.waiting)
+    waiting = {i for i in event.waiting if i < len(state.queue)}
+    passed = {i - len(state.queue) for i in event.waiting if i not in waiting}
+    completed = [i for i in range(len(state.partial)) if i not in passed][: event.completed]
     ready = [*(p for i, p in enumerate(state.queue) if i not in waiting), *new]
     if event.given > len(ready):
         raise ValueError(f"{event.given} points were returned, and {len(ready)} were ready")
@@ -481,7 +483,7 @@ def _asked(state: State, event: Asked) -> State:
         pending=(*state.pending, *given),
         asked=state.asked + len(given),
         queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
-        partial=state.partial[event.completed :],
+        partial=tuple([p for i, p in enumerate(state.partial) if i not in completed]),
         warmed=state.warmed + sum(p.source == "warmup" for p in new),
         unanswered=state.unanswered and asked_nobody,
         # Replies that were not used belong to an ask that took another way.

@@ -75,6 +75,46 @@ def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
         random.enqueue({"c": "q"})
 
 
+def test_a_queued_point_that_cannot_be_completed_lets_others_pass(tmp_path, recwarn):
+    path, said = tmp_path / "s.jsonl", []
+
+    def answer(request):
+        said.extend(str(warning.message) for warning in recwarn)
+        return "Hypothesis: warm\nStart from: new\nProposal: t: {}, k: {}, c: b".format(
+            *re.search(r"has t: (\d+), k: (\d)", request.text).groups()
+        )
+
+    def made(*rows):
+        table = [{"k": k, "c": c} for k, c in rows]
+        return LLMOptimizer(
+            SPACE, Model(answer), "words", description="a kiln", compute=False, seed=0,
+            candidates=table, storage=path,
+        )  # fmt: skip
+
+    with made((1, "a"), (2, "b"), (3, "b")) as optimizer:
+        optimizer.enqueue({"k": 3, "c": "b", "t": 9})
+        for point in ({"k": 1}, {"t": 20, "k": 2}, {"k": 1, "t": 30}, {"t": 40, "k": 2}):
+            optimizer.enqueue(point)
+    with made((2, "b"), (5, "a")) as optimizer:
+        assert optimizer.ask() == {"t": 20.0, "k": 2, "c": "b"}
+        waits = [one.get("waits", "") for one in status(optimizer)["queued"]]
+        assert [bool(why) for why in waits] == [True, True, True, False]
+        assert waits[1] == "no candidate has k = 1"
+        assert sum("no candidate has k = 1. Withdraw it, or add its row" in text for text in said)
+        left = optimizer.queued
+        assert left == [
+            {"t": 9.0, "k": 3, "c": "b"},
+            {"k": 1},
+            {"k": 1, "t": 30},
+            {"t": 40, "k": 2},
+        ]
+    with made((2, "b"), (3, "b"), (5, "a")) as optimizer:
+        assert optimizer.queued == left
+        assert optimizer.ask(2) == [left[0], {"t": 40.0, "k": 2, "c": "b"}]
+        assert optimizer.queued == [{"k": 1}, {"k": 1, "t": 30}]
+    assert "waits" not in status(LLMOptimizer.load(path, Model(answer)))["queued"][0]
+
+
 @pytest.mark.filterwarnings("ignore::llmopt.FallbackWarning")
 @pytest.mark.parametrize("partner", [None, "network"])
 def test_conditions_and_constraints_hold(partner):

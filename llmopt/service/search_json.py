@@ -54,11 +54,13 @@ def of_proposal(optimizer: LLMOptimizer[Any], proposal: Proposal) -> dict[str, A
 
 
 def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, Any]:
-    """Return a point that waits for a later ask, as JSON."""
+    """Return a point that waits for a later ask, as JSON, and why the next one passes over it."""
     if isinstance(point, Proposal):
-        return {k: v for k, v in of_proposal(optimizer, point).items() if k != "point"}
-    found = {"params": plain(optimizer.space.with_names(point.named())), "source": "user"}
-    return found | _reasons(point.words)
+        found = {k: v for k, v in of_proposal(optimizer, point).items() if k != "point"}
+    else:
+        found = {"params": plain(optimizer.space.with_names(point.named())), "source": "user"}
+        found |= _reasons(point.words)
+    return found | ({"waits": why} if (why := optimizer.obstacle(point)) else {})
 
 
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:

@@ -51,13 +51,14 @@ class Candidates:
         places: Positions of the parameters that have a column.
         free: Whether others have none.
         digest: Identifies the points, in their order, to a search that resumes.
+        loaded: Whether the rows are there.
 
     Raises:
         SpaceError: The table is empty, lacks a value, has a value that is not in the space, or a
             row twice; or one of its parameters is conditional, and others are free.
     """
 
-    free = False
+    free, loaded = False, True
 
     def __init__(self, space: Space, columns: Columns) -> None:
         self._whole, self.places = space, [i for i, n in enumerate(space.names) if n in columns]
@@ -124,7 +125,7 @@ class Candidates:
     def stored(cls, data: Mapping[str, Any]) -> Candidates:
         """Return what `to_dict` wrote, without the table."""
         made = cls.__new__(cls)
-        made.size, made.digest = int(data["size"]), str(data["digest"])
+        made.size, made.digest, made.loaded = int(data["size"]), str(data["digest"]), False
         return made
 
     def to_dict(self) -> dict[str, Any]:
