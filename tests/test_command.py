@@ -18,7 +18,7 @@ import pytest
 from llmopt import Float, LLMOptimizer, Reply, ScriptedClient, maximize
 from llmopt.cli import main
 from llmopt.client import CommandClient, Message, Request, get_client
-from llmopt.client.command import _PROVIDERS, COMMANDS, MOST_BYTES
+from llmopt.client.command import _PROVIDERS, _SHARED, COMMANDS, MOST_BYTES
 from llmopt.client.http.retry import complete_with_retries
 from llmopt.errors import (
     BudgetExceededError,
@@ -131,6 +131,16 @@ def test_an_answer_with_an_exit_status_is_none():
     asked = CommandClient([sys.executable, "-c", SAYS, "x: 1", "3"])
     with pytest.raises(ClientError, match=r"exit status 3: x: 1\."):
         asked.complete(ASK)
+
+
+def test_the_page_lists_the_variables_that_a_program_gets():
+    text = (ROOT / "docs/models.md").read_text().split("It gets these variables:")[1]
+    lists = re.findall(r"`([\w*,]{20,})`", text.split("those of its provider")[0])
+    names = [name.replace("*", "X") for name in ",".join(lists).split(",")]
+    assert all(map(_SHARED.fullmatch, names))
+    words = set(re.findall(r"[A-Z]\w+", _SHARED.pattern)) - {"FILE", "DIR"}
+    assert not {word for word in words if not any(n.startswith(word) for n in names)}
+    assert all(_SHARED.fullmatch(n.upper()) for n in names if n.endswith("_proxy"))
 
 
 def test_a_child_left_behind_ends(log):

@@ -329,6 +329,10 @@ def test_the_point_that_an_answer_changes(text, expected):
         ("Proposal: {}", "JSON cannot be read: it is not one object"),
         ("Start from: #1\nProposal:\n```\nx: 5\n```\ny: high", "`y` has no readable value"),
         ("Start from: #1\nProposal:\n```\nx: 5\n```\nz: 6", "'z' is none"),
+        (
+            "Start from: new\nProposal: x: 5, y: 6\n\ntokens used: 1,234",
+            "'tokens used' is none of the parameters, and each of these has a value: leave it out;",
+        ),
     ],
 )  # fmt: skip
 def test_a_complaint_says_why(text, reason):
@@ -336,6 +340,33 @@ def test_a_complaint_says_why(text, reason):
         reader()(NOTES + text)
     assert reason in caught.value.reason
     assert caught.value.raw == NOTES + text
+
+
+def enveloped(*objects, indent=None):
+    return "\n".join(json.dumps(o, indent=indent) for o in objects)
+
+
+@pytest.mark.parametrize("answer", [NOTES + "Proposal:\nx: 5\ny: 6", "Proposal: x: 5, y: 6"])
+def test_json_around_an_answer_is_named_with_the_field_to_print(answer):
+    message = {"message": {"content": [{"type": "text", "text": answer}]}}
+    for field, text in {
+        "result": enveloped({"type": "result", "result": answer, "session_id": "a-1"}),
+        "response": enveloped({"response": answer, "stats": {"calls": 3}}, indent=2),
+        "text": enveloped({"thread_id": "01"}, {"item": {"text": answer}}, {"usage": {"in": 3}}),
+        "content": enveloped({"choices": [{"message": {"content": answer}}]}),
+    }.items():
+        for last in (True, False):
+            with pytest.raises(ParseError) as caught:
+                reader(last=last)(text)
+            said = f"the answer is JSON: print the text of its field `{field}` alone; "
+            assert caught.value.reason.startswith(said)
+    with pytest.raises(ParseError, match="field `result` alone"):
+        reader()(enveloped({"type": "system"}, message, {"result": answer}))
+    for text in ("See: " + enveloped({"text": answer}), enveloped({"text": answer, "x": 5})):
+        with pytest.raises(ParseError) as caught:
+            reader()(text)
+        assert "the answer is JSON" not in caught.value.reason
+    assert values(enveloped({"text": "why", "x": 5, "y": 6})) == [(5.0, 6.0)]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from llmopt.prompt.answer_parts import (
 from llmopt.prompt.kept_variables import Kept
 from llmopt.prompt.log import Log
 from llmopt.prompt.python_block import code_in
-from llmopt.prompt.structured import Form, json_objects, loose_answer, values_in
+from llmopt.prompt.structured import Form, json_objects, loose_answer, values_in, wrapped_in
 from llmopt.prompt.thoughts import cut_thoughts
 from llmopt.prompt.values import (
     BETWEEN,
@@ -153,6 +153,9 @@ class AnswerReader:
                 return answers
             if trouble and text.lstrip("`json \n\t").startswith("{"):
                 return [Answer(trouble=f"the JSON cannot be read: {trouble}")]
+        if field := wrapped_in(text, self._pairs):
+            trouble = f"the answer is JSON: print the text of its field `{field}` alone"
+            return [Answer(trouble=f"{trouble}; {self._expected}")]
         try:
             return list(self._proposals(text, marks)) if marks else [self._whole(text)]
         except ParseError as error:
@@ -291,6 +294,8 @@ class AnswerReader:
         twice = [p for p in pairs if p.readable and values[p.place] != p.value]
         if unknown and not novel:
             trouble = unknown_names(unknown, self.labels)
+            if not self.space.missing(_given(pairs)):  # such as a count of tokens
+                trouble += ", and each of these has a value: leave it out"
         elif unreadable:
             trouble = self._pairs.unreadable(unreadable[0].place, unreadable[0].raw)
         elif twice:

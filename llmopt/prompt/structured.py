@@ -31,6 +31,7 @@ _KEY = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _POINT, _CHANGES, _STOP = "point", "changes", "converged"
 _POINTS, _PYTHON, _KEPT = "proposals", "python", "kept"
 _START = "Start from"
+_WRAPPING = ("result", "response", "text", "content")  # of programs and APIs, the whole text first
 _OWN = ("Hypothesis", _START)  # reasons that each of several points has
 
 
@@ -224,6 +225,35 @@ def _check_depth(data: Any) -> None:
         if not level:
             return
     raise ValueError("it is nested too deeply")
+
+
+def wrapped_in(text: str, pairs: PairReader) -> str:
+    """Return the field of JSON, or of lines of JSON, in which a program wraps an answer.
+
+    It is empty if the text is more than JSON, or if a field has the name of a parameter.
+    """
+    nodes: list[Any] = []
+    fields: set[str] = set()
+    at, text = 0, text.strip()
+    try:
+        while at < len(text):
+            if text[at] not in "{[":
+                return ""
+            data, end = _DECODER.raw_decode(text, at)
+            _check_depth(data)
+            nodes.append(data)
+            at = len(text) - len(text[end:].lstrip())
+    except (ValueError, RecursionError):
+        return ""
+    for node in nodes:  # which grows
+        if isinstance(node, dict):
+            if any(pairs.place(name) is not None for name in node):
+                return ""
+            fields |= {name for name, value in node.items() if isinstance(value, str)}
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return next((name for name in _WRAPPING if name in fields), "")
 
 
 def loose_answer(data: Mapping[str, Any], pairs: PairReader, expected: str) -> Answer | None:
