@@ -620,7 +620,8 @@ class Asks(Results[Params]):
 
         Args:
             reason: Why it ended; empty for the search's own reason.
-            recommended: Number from 1 of the trial to keep, if it is not the best one.
+            recommended: Number from 1 of the point to keep, as prompts show it, if it is not the
+                best one.
         """
         self._concluded = True
         if callable(end := getattr(self.client, "conclude", None)):

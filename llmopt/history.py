@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 
@@ -111,7 +111,8 @@ class Trial(Generic[Params]):
             feasible.
         stderr: Standard error of the (first) reward, if known: of one measurement the recorded one,
             of a repeated point the estimate of `History.stderr`.
-        evaluations: Number of evaluations of the point; `rewards` is their mean.
+        evaluations: Number of evaluations of the point; `rewards` is their mean. 0 of a number that
+            was withdrawn, and whose measurement is that of another point now.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
             state, in the same order for every point.
         kind: ``"search"``; ``"finalist"`` for a re-evaluation of a best point at the end of a
@@ -189,6 +190,11 @@ class Trial(Generic[Params]):
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
 
 
+def proposed(trial: Trial) -> dict[str, Any]:
+    """Return who proposed a trial, and what was said of it: the fields of its `Proposal`."""
+    return {f.name: getattr(trial, f.name) for f in fields(Proposal)}
+
+
 def rank(trial: Trial, direction: Direction) -> tuple[float, float]:
     """Return the sort key of a single evaluation, lowest first: violation, then loss.
 
@@ -263,7 +269,7 @@ class History:
         ``deviation / sqrt(n)``, from the repeats of all points, as two repeats may agree by chance.
         ``None`` if it is not known, also if all repeats were equal.
         """
-        if trial.evaluations == 1:
+        if trial.evaluations < 2:
             return trial.stderr
         return self.deviation / math.sqrt(trial.evaluations) or None
 
@@ -337,13 +343,23 @@ class History:
         best = min(places, key=self._ranks.__getitem__, default=None)
         return None if best is None else self.complete[best]
 
+    @property
+    def latest(self) -> Trial | None:
+        """The one of `trials` that was measured last; ``None`` if all were withdrawn."""
+        done = without_withdrawn(self.trials)
+        return max(done, key=lambda t: (t.measurements or (t.number,))[-1], default=None)
+
     def label(self, number: int) -> str:
         """Return the ``#n`` that prompts and reports show for the point of a trial.
 
         Args:
             number: The trial's number from 0 in the order of recording.
         """
-        return f"#{self._points.get(number, number) + 1}"
+        return f"#{self.place(number) + 1}"
+
+    def place(self, number: int) -> int:
+        """Return the number from 0 of the point of a trial, given the trial's number from 0."""
+        return self._points.get(number, number)
 
     @cached_property
     def _points(self) -> dict[int, int]:

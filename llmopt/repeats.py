@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.data import NO_DATA
-from llmopt.history import Follower, History, Trial
+from llmopt.history import Follower, History, Trial, proposed
 from llmopt.space import Value
 
 _MOST_WORDS = 280  # characters of the feedback on a point, if there is more than the latest
@@ -71,8 +71,14 @@ class Merged(Follower):
         self._trials += [trial] * (max([place, *left]) + 1 - len(self._trials))  # others follow
         why = f"it counts as a measurement of #{place + 1}"
         for other in left:
-            self._trials[other] = replace(
-                trial, number=other, state="withdrawn", rewards=None, feedback=why
+            self._trials[other] = Trial(
+                number=other,
+                params=trial.params,
+                rewards=None,
+                state="withdrawn",
+                feedback=why,
+                evaluations=0,
+                **proposed(trial),
             )
 
 

@@ -44,6 +44,7 @@ from llmopt.history import (
     Trial,
     Usage,
     is_source,
+    proposed,
     without_withdrawn,
 )
 from llmopt.repeats import Merged
@@ -115,6 +116,7 @@ class State:
         places: In a search that repeats points, the numbers from 0 of the points of each trial up
             to the last correction or withdrawal, which therefore renumbers no other point: that
             which it measures, and those that it was before, if any.
+        unshown: The points of withdrawn measurements that no request has named yet.
         pending: Proposals that an ask returned, without a result, oldest first.
         queue: Proposals that no ask has returned yet.
         partial: Points with some parameters that a later ask completes.
@@ -147,6 +149,7 @@ class State:
     former: frozenset[Any] = frozenset()
     trials: tuple[Trial[Any], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
+    unshown: frozenset[int] = frozenset()
     pending: tuple[Proposal, ...] = ()
     queue: tuple[Proposal, ...] = ()
     partial: tuple[Fixed, ...] = ()
@@ -298,7 +301,7 @@ def reduce(state: State, event: Event) -> State:
         case Called():
             if event.base >= state.count:  # a line before it was deleted
                 raise ValueError(f"base={event.base}: only {state.count - 1} events are before it")
-            return replace(state, under_way=(*state.under_way, event))
+            return replace(state, under_way=(*state.under_way, event), unshown=frozenset())
         case Replied():
             return _replied(state, event)
         case Failed():
@@ -405,7 +408,7 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
 def _without_trial(state: State, number: int, feedback: str) -> State:
     """Return the state without the result of a trial, which keeps its number."""
     trial = state.trials[number]
-    about: Json = {**_proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
+    about: Json = {**proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
     about |= {"rewards": None, "old_rewards": _old_rewards(trial), "was": trial}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
@@ -417,7 +420,7 @@ def _with_other(state: State, trial: Trial[Any]) -> State:
 
     Later answers name points by their numbers, so that no other point may get another number.
     """
-    number = trial.number
+    number, unshown = trial.number, state.unshown
     trials = (*state.trials[:number], trial, *state.trials[number + 1 :])
     if not state.repeats:
         return replace(state, trials=trials)
@@ -436,8 +439,13 @@ def _with_other(state: State, trial: Trial[Any]) -> State:
         left = [place, *left]
     elif home is None and not left:
         left = [len(points)]
+        unshown |= {len(points)}
     places[number] = tuple(left if home is None else [home, *(n for n in left if n != home)])
-    return replace(state, trials=trials, places=tuple(places[n] for n in range(len(trials))))
+    firsts = {first for first, *_ in places.values()}
+    while (last := max(map(max, places.values()))) in unshown - firsts:
+        places = {n: tuple(p for p in each if p != last) for n, each in places.items()}
+    kept = tuple(places[n] for n in range(len(trials)))
+    return replace(state, trials=trials, places=kept, unshown=unshown)
 
 
 def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
@@ -445,11 +453,6 @@ def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
     now = (trial.rewards or (),)
     kept = trial.was is not None or now == trial.old_rewards[-1:]
     return trial.old_rewards if kept else trial.old_rewards + now
-
-
-def _proposed(trial: Trial[Any]) -> Json:
-    """Return who proposed a trial, and what was said of it."""
-    return {f.name: getattr(trial, f.name) for f in fields(Proposal)}
 
 
 def _asked(state: State, event: Asked) -> State:
@@ -539,7 +542,7 @@ def _result(trial: Trial[Any]) -> tuple[Any, ...]:
 
 def _corrected(state: State, event: Corrected) -> State:
     before = state.trials[event.number]
-    about = _proposed(before) | {
+    about = proposed(before) | {
         "values": state.space.from_json_values(event.values, measured=True),
         "corrected": before.corrected + 1,
         "old_rewards": _old_rewards(before),

@@ -95,7 +95,7 @@ def trials_of(
             **_notes(trial),
             feedback=trial.feedback,
             stderr=trial.stderr,
-            evaluations=trial.evaluations if trial.evaluations > 1 else None,
+            evaluations=trial.evaluations if trial.evaluations != 1 else None,
             parts=dict((trial.was or trial).parts) or None,
             part_counts=dict(trial.part_counts) or None,
             old_feedback=trial.was and trial.was.feedback,

@@ -161,17 +161,17 @@ class Views:
 
 
 def outcome(history: History, space: Space, recommended: int | None = None) -> str:
-    """Return the results of the last answer, the best point and the recommended one.
+    """Return the results of the last answer, the best point and, if another, the recommended one.
 
     Args:
         history: All trials.
         space: Their space.
-        recommended: Number from 1 of the trial to keep; ``None`` for the history's best.
+        recommended: Number from 1 of the point to keep, as prompts show it, if there is one.
     """
-    if not history.trials:
+    if history.latest is None:
         return ""
     log = Log().read(history, space, space.names)
-    latest = log.last_answer[-_MOST_RESULTS:] or [history.trials[-1]]
+    latest = log.last_answer[-_MOST_RESULTS:] or [history.latest]
     lines = [
         f"Results of the last answer: {'; '.join(_result(log, t) for t in latest)}",
         f"The latest: {log.latest()}",
@@ -179,12 +179,10 @@ def outcome(history: History, space: Space, recommended: int | None = None) -> s
     ]
     if len(history.directions) > 1:
         return "\n".join(lines) + "\n"
-    one = {history.recorded(trial).number: trial for trial in history.complete}
-    lucky = min(history.complete, key=History((), (), history.directions).rank, default=None)
-    kept = one.get((recommended or 0) - 1, history.best)
-    if lucky is not None:
-        lines.append(f"The best point: {_point(log, lucky)}")
-    if kept is not None and lucky is not None and kept.number != lucky.number:
+    kept = next((t for t in history.complete if t.number + 1 == recommended), None)
+    if history.best is not None:
+        lines.append(f"The best point: {_point(log, history.best)}")
+    if kept is not None and kept is not history.best:
         lines.append(f"The recommended point: {_point(log, kept)}")
     return "\n".join(lines) + "\n"
 

@@ -16,6 +16,7 @@ from llmopt.prompt import Situation, get_prompt
 from llmopt.report_page.page import page
 from llmopt.service import search_json as service
 from llmopt.trackers import Callback
+from llmopt.views import outcome
 
 SPACE = {"x": Float(0.0, 1.0)}
 FIRST = "Start from: new\nProposal: x: 0.5"
@@ -415,6 +416,43 @@ def test_a_withdrawn_measurement_renumbers_no_other_point(numbered):
     numbered.tell({"x": 0.9}, 4.0)
     with closing(LLMOptimizer.load(numbered.storage, ScriptedClient([]))) as read:
         assert points(read) == points(numbered)
+
+
+def test_a_repeat_that_was_withdrawn_and_restored_leaves_no_row_that_no_prompt_had():
+    """A row "withdrawn", with the old yield and the new part, stayed beside the point."""
+    client = ScriptedClient([FIRST] * 2)
+    optimizer = LLMOptimizer(SPACE, client, "words", noisy=True, warmup=0)
+    for x, reward in ((0.5, 70.0), (0.5, 66.0), (0.5, 68.0), (0.25, 60.0)):
+        optimizer.tell({"x": x}, reward)
+    for trial in (1, 2):
+        optimizer.withdraw(trial=trial)
+    for trial in (1, 2):
+        optimizer.tell({"x": 0.5}, 61.0, replaces=trial, parts={"dimer": 2.5})
+    assert points(optimizer) == [(0.5, "complete", (0, 1, 2)), (0.25, "complete", (3,))]
+    optimizer.withdraw(trial=2)
+    optimizer.ask()  # a prompt with #3
+    optimizer.tell({"x": 0.5}, 63.0, replaces=2, parts={"dimer": 2.5})
+    assert points(optimizer)[2:] == [(0.5, "withdrawn", ())]
+    row = optimizer.history.trials[2]
+    assert (row.parts, row.old_rewards, row.revised, row.evaluations) == ({}, (), False, 0)
+    text = page(optimizer)
+    assert "4 trials of 2 points: 2 complete (not counted: 1 without a result)" in text
+    assert "The latest: #2 (60)" in outcome(optimizer.history, optimizer.space)
+    with closing(optimizer):
+        for trial in range(4):
+            optimizer.withdraw(trial=trial)
+    assert outcome(optimizer.history, optimizer.space) == ""
+
+
+def test_the_best_point_of_the_outcome_is_the_best_one(numbered):
+    """It was the luckiest measurement, beside "Best first" and `status`."""
+    for reward in (9.0, 11.0, 10.0, 10.0):
+        numbered.tell({"x": 0.9}, reward)
+    numbered.tell({"x": 0.1}, 10.1)
+    assert numbered.history.best.number == 3
+    said = outcome(numbered.history, numbered.space, 5)
+    assert re.search(r"Best first: #4 .*\nThe best point: #4 .*\nThe recommended point: #5", said)
+    assert "recommended" not in outcome(numbered.history, numbered.space, 4)
 
 
 def test_an_answer_is_compared_with_the_point_it_names_after_a_correction():

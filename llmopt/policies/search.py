@@ -527,5 +527,6 @@ class PolicySearch(Views, Closing):
         reason = self.stopped if self.left_by is None else described(self.left_by)
         if not reason and self.optimizer.trials and self._spent() >= self._wanted:
             reason = f"all {self._wanted} evaluations were made"
-        self.optimizer.conclude(reason, None if best is None else best.number + 1)
+        kept = None if best is None else self.optimizer.history.place(best.number) + 1
+        self.optimizer.conclude(reason, kept)
         self.optimizer.close()

@@ -460,7 +460,9 @@ class Log(Follower):
 
     def latest(self) -> str:
         """Say which trial is the latest, and how it compares with its start and the best."""
-        trial = self.history.trials[-1]
+        trial = self.history.latest
+        if trial is None:
+            return "none"
         cells = self.score(trial, self._before(trial))
         return f"#{trial.number + 1} ({', '.join(cells)}){self._outcome(trial)}"
 

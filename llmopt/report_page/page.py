@@ -234,7 +234,8 @@ def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[A
         f"{cut(name, 60)} ({d.name.lower().removesuffix('e')}ed)"
         for name, d in zip(objectives_of(study), study.directions, strict=True)
     ]
-    states = Counter(map(_state_of, trials))
+    real = [t for t in trials if note_of(t.user_attrs, "evaluations") != 0]
+    states = Counter(map(_state_of, real))
     broken = sum(_state_of(t) == "complete" and bool(violated(t)) for t in trials)
     note = {"complete": f" ({broken:,} infeasible)" if broken else ""}
     each = {state: f"{count:,} {state}{note.get(state, '')}" for state, count in states.items()}
