@@ -799,19 +799,51 @@ def test_a_variable_that_is_not_set_and_tools_that_are_on_are_named_once(tmp_pat
         ("llm -T llm_time", "use the tools that it names"),
         ("llm -t plain", ""),
         ("ollama run llama3.2 --experimental-yolo", "use tools"),
+        ("nice -n 3 claude -p", "use its tools"),
+        ("env -i A=/b/c claude -p", "use its tools"),
+        ("timeout -k 5 60s nice claude -p", "use its tools"),
+        ('nice -n 3 claude -p --tools "" --strict-mcp-config', ""),
+        ("nice other claude -p", ""),  # an argument of another program
+        ("bash -c 'claude -p'", ""),
         *((command.model.removeprefix("command:"), "") for command in COMMANDS.values()),
     ],
 )
 def test_what_a_known_program_may_do_is_said_with_the_options_that_prevent_it(
     command, may, tmp_path, monkeypatch, caplog
 ):
-    name, _, options = command.partition(" ")
-    (tmp_path / name).write_text("#!/bin/sh\necho x: 1\n")
-    (tmp_path / name).chmod(0o755)
-    CommandClient(f"{tmp_path / name} {options}").complete(ASK)
+    for variable in filter(_PROVIDERS.fullmatch, list(os.environ)):
+        monkeypatch.delenv(variable)
+    first, _, options = command.partition(" ")
+    (tmp_path / first).write_text("#!/bin/sh\necho x: 1\n")
+    (tmp_path / first).chmod(0o755)
+    CommandClient(f"{tmp_path / first} {options}").complete(ASK)
     said = f" may {may}. This prevents" if may else ""
-    assert (" may " in caplog.text, said in caplog.text) == (bool(may), True)
+    assert (" may use" in caplog.text or " may edit" in caplog.text) == bool(may)
+    assert said in caplog.text
+    name = first if first in COMMANDS else "claude"
     assert f"'{COMMANDS[name].model}'" in caplog.text or not may
+
+
+@pytest.mark.parametrize(
+    ("command", "hinted"),
+    [
+        ("codex", True),
+        ("codex exec -", True),
+        ("nice codex exec -", True),
+        ("codex exec --skip-git-repo-check --sandbox read-only -m o3 -", False),
+        ("llm -m o3", False),
+    ],
+)
+def test_a_failed_check_shows_the_model_string_that_works(
+    command, hinted, tmp_path, monkeypatch, capsys
+):
+    for name in ("codex", "llm"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'no trusted directory' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert main(["check", f"command:{command}"]) == 2
+    shown = f"mend its options (as in '{COMMANDS['codex'].model}') until this answers: echo hi |"
+    assert (shown in capsys.readouterr().err) == hinted
 
 
 def test_an_answer_within_json_is_refused_before_it_is_paid_for():

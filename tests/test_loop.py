@@ -339,6 +339,21 @@ def test_a_best_point_on_the_edge_is_named_so(low):
     assert ("allowed" in repr(result)) == (low == 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("max_seconds", "timeout"),
+        ("time_limit", "timeout"),
+        ("max_duration", "timeout"),
+        ("evaluation_time_out", "evaluation_timeout"),
+        ("max_request", "max_requests"),
+    ],
+)
+def test_a_misspelt_limit_is_named_with_what_was_meant(name, meant):
+    with pytest.raises(TypeError, match=f"no argument '{name}'; did you mean '{meant}'"):
+        minimize(bowl, SPACE, 3, ScriptedClient([]), **{name: 10})
+
+
 def test_without_a_trial_the_best_one_is_missed_for_the_reason_that_ended_the_search():
     client = ScriptedClient(["no idea"] * 9)
     result = minimize(bowl, SPACE, 20, client, max_requests=2, warmup=0, prompt="props")

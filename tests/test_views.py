@@ -15,6 +15,7 @@ from llmopt import (
     ScriptedClient,
     optimize,
 )
+from llmopt.views import outcome
 
 SPACE = {"x": Float(-5, 5), "kind": Categorical(["a", "b"])}
 POINTS = [{"x": 1.0, "kind": "a"}, {"x": -2.5, "kind": "b"}, {"x": 0.0, "kind": "a"}]
@@ -25,6 +26,14 @@ def searched(**options):
     for reward in (1.0, None, 3.0):
         optimizer.tell(optimizer.ask(), reward, feedback="<b>loud</b> & clear")
     return optimizer
+
+
+@pytest.mark.parametrize(("rewards", "said"), [([2.0, None], "#2 (failed)"), ([2.0], "#1 (2)")])
+def test_the_latest_point_is_compared_unless_it_has_no_result(rewards, said):
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), warmup=POINTS)
+    for reward in rewards:
+        optimizer.tell(optimizer.ask(), reward)
+    assert f"The latest: {said}\n" in outcome(optimizer.history, optimizer.space)
 
 
 def test_the_table_has_a_row_for_each_trial():

@@ -53,6 +53,9 @@ _SHARED = re.compile(
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_SECRET = 8  # characters: a shorter value would blot out words
 _SHELL = frozenset({"|", "||", "&", "&&", ";", "<", "<<", ">", ">>", "2>", "2>&1", "&>"})
+# Programs that run another one, and what may stand before its name.
+_RUNNERS = frozenset({"env", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout"})
+_BEFORE = re.compile(r"-.*|\w+=.*|\d+(\.\d+)?[smhd]?", re.DOTALL)
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
@@ -199,6 +202,16 @@ class CommandClient:
         return COMMANDS.get(Path(self.arguments[0]).name)
 
     @property
+    def _run(self) -> tuple[Command | None, str]:
+        """The known program that runs, perhaps behind ``nice -n 5`` and the like; its options."""
+        words, at = self.arguments, 0
+        while at + 1 < len(words) and (
+            Path(words[at]).name in _RUNNERS or (at and _BEFORE.fullmatch(words[at]))
+        ):
+            at += 1
+        return COMMANDS.get(Path(words[at]).name), shlex.join(words[at + 1 :])
+
+    @property
     def _options(self) -> str:
         return shlex.join(self.arguments[1:])
 
@@ -231,13 +244,13 @@ class CommandClient:
         unset = [n for n in self._more if n not in os.environ]
         if unset:
             _log_once(f"{self.name}: {' and '.join(unset)} of variables= is not set")
-        known = self._known
-        if known and re.search(known.tools, self._options):
+        known, options = self._run
+        if known and re.search(known.tools, options):
             quotes = " (mind the quotes)" * ('"' in known.model)
             _log_once(f"{self.name} may {known.may}. This prevents it{quotes}: '{known.model}'")
         keys = [n for n in sorted(os.environ) if n.endswith("_API_KEY") and _PROVIDERS.fullmatch(n)]
         seen = self.environment()
-        if known:
+        if self._known:
             verb, keys = "gets", [name for name in keys if name in seen]
             text = "which may pay in place of its own login: unset it to use a subscription"
         else:
@@ -344,6 +357,9 @@ class CommandClient:
         first = "Wait for its limit" if limited else "Log in"
         if found is None:
             first = "Log in, wait for its limit or mend its options"
+            known = self._run[0]
+            if known and not set(shlex.split(known.model)[1:]) <= set(self.arguments):
+                first += f" (as in '{known.model}')"
         quote = _quoted(*ends) if found is None else found.line
         told = f"{self.name} {problem}{': ' * bool(quote)}{quote}"
         if found is not None and found.kind == "busy":

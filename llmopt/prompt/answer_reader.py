@@ -293,9 +293,9 @@ class AnswerReader:
         unreadable = [p for p in pairs if not p.readable]
         twice = [p for p in pairs if p.readable and values[p.place] != p.value]
         if unknown and not novel:
+            complete = not self.space.missing(_given(pairs))  # then it is a count of tokens, say
             trouble = unknown_names(unknown, self.labels)
-            if not self.space.missing(_given(pairs)):  # such as a count of tokens
-                trouble += ", and each of these has a value: leave it out"
+            trouble += ", and each of these has a value: leave it out" * complete
         elif unreadable:
             trouble = self._pairs.unreadable(unreadable[0].place, unreadable[0].raw)
         elif twice:

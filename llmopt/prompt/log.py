@@ -464,7 +464,8 @@ class Log(Follower):
         if trial is None:
             return "none"
         cells = self.score(trial, self._before(trial))
-        return f"#{trial.number + 1} ({', '.join(cells)}){self._outcome(trial)}"
+        compared = self._outcome(trial) if trial.state == "complete" else ""
+        return f"#{trial.number + 1} ({', '.join(cells)}){compared}"
 
     def noise(self) -> str:
         """Say how far measurements of one point lie apart, where it is known."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 import numbers
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +23,7 @@ MOST_AT_ONCE = 1000
 MOST_POINTS = 100_000
 """Points of one call that draws them without a model."""
 
+_TIME = re.compile("second|minute|hour|time|duration|deadline")
 MOST_SEED = 2**128 - 1
 MOST_COUNT = 2**63 - 1
 """So that it fits into a machine's integer."""
@@ -120,7 +123,9 @@ def check_names(call: str, given: Iterable[str], valid: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             call = call if call.endswith(")") else f"{call}()"
-            raise TypeError(f"{call} has no argument {name!r}; {did_you_mean(name, names)}")
+            near = difflib.get_close_matches(name, names, cutoff=0.75)
+            meant = "timeout" if _TIME.search(name) and not near and "timeout" in names else name
+            raise TypeError(f"{call} has no argument {name!r}; {did_you_mean(meant, names)}")
 
 
 def describe(description: str | Callable[..., Any] | None) -> str:
