@@ -136,6 +136,7 @@ def read_result(
         raise TypeError(f"feedback={feedback!r}: expected a string")
     way = "" if isinstance(curve, tuple) and not curve else describe_curve(_curve(curve), direction)
     trouble = "" if feedback.startswith(trouble) else trouble  # an import of what `tell` recorded
+    trouble = "no reward" if reward is None and not feedback else trouble
     feedback = "; ".join(filter(None, [trouble, way, feedback]))
     violation = _amount(constraint_violation, "constraint_violation")
     if space.constraints:
@@ -277,7 +278,7 @@ def _rewards(
 ) -> tuple[tuple[float, ...] | None, str]:
     """Return the rewards, or ``None`` with the reason why the evaluation failed."""
     if reward is None:
-        return None, "no reward"
+        return None, ""
     if wanted == 1 and isinstance(reward, (tuple, list)) and len(reward) > 1:
         if any(isinstance(each, str) for each in reward):
             raise RewardError(

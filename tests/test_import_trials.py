@@ -366,7 +366,18 @@ def test_the_reason_of_a_failure_does_not_grow_from_import_to_import(tmp_path):
         with closing(make(storage=tmp_path / f"{number}.jsonl")) as optimizer:
             optimizer.import_trials(path)
         path = optimizer.storage
-    assert [t.feedback for t in optimizer.trials] == ["seen", "no reward; seen", "seen"]
+    assert [t.feedback for t in optimizer.trials] == ["seen", "seen", "seen"]
+
+
+def test_a_prompt_calls_imported_trials_so_and_states_the_reason_of_a_failure_alone():
+    """They were "warm-up" in a search without one, with the reason "no reward; no sample"."""
+    client = ScriptedClient(["Start from: new\nProposal: x: 0.5"])
+    optimizer = LLMOptimizer({"x": Float(0, 1)}, client, "words", warmup=0)
+    failed = {"x": 0.2, "reward": None, "feedback": "no sample", "state": "failed"}
+    optimizer.import_trials([{"x": 0.1, "reward": 1.0}, failed])
+    optimizer.ask()
+    rows = ["#1 | 1 | 0.1 | imported", "#2 | failed | 0.2 | imported", "> no sample"]
+    assert client.requests[0].text.partition("| from\n")[2].split("\n")[:3] == rows
 
 
 def test_a_correction_follows_its_trial_to_the_search_that_imported_it(tmp_path):

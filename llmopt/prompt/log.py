@@ -411,6 +411,7 @@ class Log(Follower):
                 text = in_one_line(trial.explanation, _MAX_LESSON).replace("|", "/")
             elif trial.source == "user":
                 text = "given" if self.drawn < trial.number else "warm-up"
+                text = "imported" if trial.kind == "imported" else text
             return f"{text}: {self.values(trial)}" if self._lists_all(trial) else text
         changed = [i for i, value in enumerate(trial.values) if value != parent.values[i]]
         start = f"#{parent.number + 1}"
