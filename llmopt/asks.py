@@ -563,11 +563,14 @@ class Asks(Results[Params]):
             if any(fixed.values == p.values for p in state.partial):
                 return Withdrawn(queued=False, fixed=fixed.to_json())
             same = [p.values for p in (*state.pending, *state.queue) if fixed.keeps(p.values)]
-            if len(same) > 1:
+            part = [p for p in state.partial if fixed.values.items() <= p.values.items()]
+            if len(same) + len(part) > 1:
                 raise ParameterError(
-                    f"withdraw({short(params)}): {len(same)} points that wait for a result have "
-                    "these values; give all parameters of one"
+                    f"withdraw({short(params)}): {len(same) + len(part)} points that wait for a "
+                    "result have these values; give all parameters of one"
                 )
+            if part:
+                return Withdrawn(queued=False, fixed=part[0].to_json())
             values = same[0] if same else None
         else:
             values = self.space.flatten(params)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,7 +18,7 @@ from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT, as_number
 from llmopt.util.arguments import MOST_SEED, whole_number
 from llmopt.util.caller import CALLER
-from llmopt.util.text import a_type, clean, cut, describe_curve, short
+from llmopt.util.text import a_type, clean, cut, describe_curve, short, written
 
 _MOST_PARTS = 20  # of a reward
 _MOST_NAME = 200  # characters of an objective's name, which each prompt has several times
@@ -187,14 +186,7 @@ def read_result(
 
 def evaluated_point(space: Space, params: Any, beyond: bool = False) -> tuple[Value, ...]:
     """Return the values of an evaluated point, or raise `ParameterError` with a remedy."""
-    try:
-        values = space.flatten(params, measured=True)
-    except ParameterError as error:
-        given = params.values() if isinstance(params, Mapping) else ()
-        texts = [v for v in given if isinstance(v, str) and f"={v!r} is of type" in str(error)]
-        if not texts:
-            raise
-        raise ParameterError(f"{str(error).rstrip('.')}{written(texts[0])}") from None
+    values = space.flatten(params, measured=True)
     if not beyond and (outside := space.deviation(values, steps=False)):
         raise ParameterError(
             f"{outside}. If it was measured in place of a pending point, give that as "
@@ -335,15 +327,6 @@ def _amount(value: Any, name: str, of: str = "") -> float:
     if not 0 <= amount < math.inf:
         raise RewardError(f"{name}={amount}: expected a number of 0 or more")
     return amount
-
-
-def written(value: Any) -> str:
-    """Return the remedy for a number that was given as a text, perhaps with a decimal comma."""
-    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value, re.ASCII):
-        return f": write {value.strip().replace(',', '.')}"
-    if isinstance(value, str) and re.match(r"\s*[+-]?\d+(\.\d+)?\s*[^\d\s.,]", value, re.ASCII):
-        return ": write the number alone, without a unit"
-    return ""
 
 
 def _number(value: Any, name: str) -> float:

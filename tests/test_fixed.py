@@ -314,3 +314,51 @@ def test_values_that_break_a_constraint_by_themselves_are_named():
     optimizer = LLMOptimizer(space, "network", constraints=["oil + water == 1"])
     with pytest.raises(ParameterError, match=r"oil = 0.5, water = 0.7 breaks oil \+ water == 1 by"):
         optimizer.enqueue({"oil": 0.5, "water": 0.7})
+
+
+def test_some_parameters_withdraw_a_queued_point_with_more_of_them():
+    optimizer = words()
+    for point in ({"c": "z", "t": 25}, {"c": "z"}, {"c": "a", "t": 25}, {"c": "a", "k": 1}):
+        optimizer.enqueue(point)
+    with pytest.raises(ParameterError, match="2 points that wait for a result have these values"):
+        optimizer.withdraw({"c": "a"})
+    optimizer.withdraw({"c": "z"})  # that very point comes first
+    optimizer.withdraw({"c": "z"})
+    optimizer.withdraw({"k": 1})
+    assert optimizer.queued == [{"c": "a", "t": 25}]
+    with pytest.raises(ParameterError, match="neither pending nor queued"):
+        optimizer.withdraw({"t": 26})
+
+
+def test_the_shell_says_what_to_write(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.toml").write_text(
+        'model = "network"\ndirection = "maximize"\n[space]\n'
+        't = { type = "number", minimum = 0, maximum = 100 }\nc = { enum = ["a", "z"] }\n'
+    )
+    assert main(["tell", "s.toml", '{"t": 5, "c": "a"}', "--reward", "1"]) == 0
+
+    def refused(command, *args):
+        assert main([command, "s.toml", *args]) == 2
+        return capsys.readouterr().err
+
+    point = '{"t": 50, "c": "a"}'
+    said = refused("tell", point, "--reward", "1", "--feedback", "brown", "oil")
+    assert "'oil' is no point" in said
+    assert 'quote the text: --feedback "brown oil"' in said
+    said = refused("tell", "--replaces", "1", "--failed", "after", "2", "h")
+    assert '--failed "after 2 h"' in said
+    assert '--words "a wish"' in refused("enqueue", point, "--words", "a", "wish")
+    said = refused("withdraw", "--trial", "1", "--feedback", "no", "gas")
+    assert '--feedback "no gas"' in said
+    assert "quote the whole object" in refused("tell", "t:50", "c:a", "--reward", "1")
+    assert "5 is no point" in refused("tell", point, "5", "--reward", "1", "--feedback", "hot")
+    for text in ('{"t": "7,5", "c": "a"}', '{"t": 7,5, "c": "a"}', '{"t": "7,5"}'):
+        assert "write 7.5" in refused("enqueue", text)
+        assert "write 7.5" in refused("tell", text, "--replaces", "1")
+    assert "write 7.5" in refused("ask", "--fixed", "t=7,5")
+    (tmp_path / "t.csv").write_text('t,c,reward\n"7,5",a,1\n')
+    assert "write 7.5" in refused("tell", "--import", "t.csv")
+    assert "--replaces 1 alone changes nothing: give what was" in refused("tell", "--replaces", "1")
+    assert main(["withdraw", "s.toml", "--trial", "1"]) == 0
+    assert main(["tell", "s.toml", "--replaces", "1"]) == 0

@@ -6,15 +6,36 @@ import argparse
 import contextlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 
 from llmopt.commands.ask import add_file_arguments
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import enqueue
 from llmopt.util.files import read_json
+from llmopt.util.text import cut, short
 
-QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
-"""The remedy for an argument that is no JSON."""
+_SHOWN = 100  # characters of the text of an option
+
+_QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
+
+
+def remedy_of(text: str, usual: str = _QUOTED) -> str:
+    """Return the remedy for a text that is no JSON."""
+    comma = re.search(r":\s*([+-]?\d+),(\d+)", text, re.ASCII)
+    return f"write {comma[1]}.{comma[2]}" if comma else usual
+
+
+def check_quoted(points: Sequence[str], texts: Mapping[str, str | None]) -> None:
+    """Raise if the shell has split the text of an option, whose words are no points."""
+    words = [point for point in points if not re.search(r'[{}":]|^p\d+$', point)]
+    option = next((option for option, text in texts.items() if text), None)
+    if option is not None and re.search(r"[^\W\d]", "".join(words)):
+        whole = cut(" ".join([str(texts[option]), *words]), _SHOWN)
+        raise LLMOptError(
+            f"{short(words[0])} is no point. If it is part of the text of {option}, quote the "
+            f'text: {option} "{whole}"'
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,12 +69,13 @@ def point_of(text: str) -> object:
     except ValueError as error:
         raise LLMOptError(
             f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4: "
-            f"{QUOTED}"
+            f"{remedy_of(text)}"
         ) from error
 
 
 def main(args: argparse.Namespace) -> int:
     """Queue all points, or none where one is wrong, and print them as JSON."""
+    check_quoted(args.point, {"--words": args.words})
     points = [point_of(text) for text in args.point]
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         for line in enqueue(optimizer, points, args.words):

@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator
 
 from llmopt.commands.ask import add_file_arguments
-from llmopt.commands.enqueue import QUOTED, point_of
+from llmopt.commands.enqueue import check_quoted, point_of, remedy_of
 from llmopt.errors import LLMOptError
-from llmopt.evaluations import written
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import numbered, tell
 from llmopt.util.files import read_json
-from llmopt.util.text import counted
+from llmopt.util.text import counted, written
 
 _OPTIONS = (
     ("--reward", "X", "what the point scored"),
@@ -102,14 +101,16 @@ def _given(args: argparse.Namespace) -> dict[str, str]:
 
 def _of_options(args: argparse.Namespace) -> dict[str, object]:
     """Return the result that options give."""
-    if len(args.result) > 1:
-        raise LLMOptError(f"got {len(args.result)} points: with options, give one")
-    if not args.result and args.replaces is None:
+    check_quoted(args.result, {"--feedback": args.feedback, "--failed": args.failed})
+    points = [point_of(text) for text in args.result]
+    if len(points) > 1:
+        raise LLMOptError(f"got {len(points)} points: with options, give one")
+    if not points and args.replaces is None:
         raise LLMOptError(
             "no point was given: name it, such as p4, or give its parameters as JSON; `llmopt "
             "status` lists the pending ones"
         )
-    result: dict[str, object] = {"params": point_of(args.result[0])} if args.result else {}
+    result: dict[str, object] = {"params": points[0]} if points else {}
     for name, text in _given(args).items():
         result[name] = text
         if name == "instead_of":
@@ -151,11 +152,12 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
             if nan:
                 remedy = 'NaN is no JSON: give "failed": "why"'
             elif not args.result:
-                remedy = 'each line is one whole object, with its names and texts in "…"'
+                usual = 'each line is one whole object, with its names and texts in "…"'
+                remedy = remedy_of(line, usual)
             elif line.lstrip().startswith("{"):
-                remedy = QUOTED
+                remedy = remedy_of(line)
             else:
-                remedy = f"{QUOTED}; a file is read with < {line[:80].removeprefix('@')}"
+                remedy = f"{remedy_of(line)}; a file is read with < {line[:80].removeprefix('@')}"
             raise LLMOptError(
                 f"result {number} is not valid JSON ({error}): {remedy}; nothing was recorded"
             ) from error

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 
-from llmopt.commands.enqueue import add_points, point_of
+from llmopt.commands.enqueue import add_points, check_quoted, point_of
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import withdraw
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Drop all points, or none where one is wrong, or a trial, and print them as JSON."""
+    check_quoted(args.point, {"--feedback": args.feedback})
     points = [point_of(text) for text in args.point]
     if args.trial is None and not points:
         raise LLMOptError("expected a point, such as p4, or --trial N")

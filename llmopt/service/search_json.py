@@ -14,7 +14,7 @@ from llmopt.client.base import client_name
 from llmopt.client.folder import is_answered, number_of
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ParameterError, warn_user
-from llmopt.evaluations import evaluated_point, written
+from llmopt.evaluations import evaluated_point
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
@@ -22,7 +22,7 @@ from llmopt.service.search_file import AGENT
 from llmopt.space.fixed import Fixed
 from llmopt.state import queued_point
 from llmopt.util.caller import CALLER
-from llmopt.util.text import ended, short
+from llmopt.util.text import ended, short, written
 
 T = TypeVar("T")
 
@@ -372,10 +372,7 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
-        before = optimizer.trials[others["replaces"]]
-        before = before.was or before  # its outcome was right
-        told = {**told, "reward": before.reward}
-        told |= {"failed": before.feedback} if before.reward is None else {}
+        told = _with_outcome(told, others, optimizer.trials[others["replaces"]])
     if "failed" not in told and "reward" not in told:
         raise LLMOptError('give "reward", or "failed" with the reason in words')
     _check_reward(told.get("reward"))
@@ -386,6 +383,18 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if isinstance(name, str) and "replaces" not in others:
         result = replace(result, asked=int(name[1:]))  # an equal point has another name
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _with_outcome(told: Any, others: Mapping[str, Any], trial: Trial[Any]) -> dict[str, Any]:
+    """Return a correction with the outcome of its trial, which was right."""
+    if not told.get("params") and others.keys() == {"replaces"} and trial.was is None:
+        raise LLMOptError(
+            f"{CALLER.get().trial('replaces', trial.number)} alone changes nothing: give what was "
+            "wrong: the point, reward, failed, feedback or parts"
+        )
+    before = trial.was or trial
+    failed = {"failed": before.feedback} if before.reward is None else {}
+    return {**told, "reward": before.reward, **failed}
 
 
 def _by_name(optimizer: LLMOptimizer[Any], told: Any) -> Any:

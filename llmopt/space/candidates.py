@@ -58,7 +58,8 @@ class Candidates:
             row twice; or one of its parameters is conditional, and others are free.
     """
 
-    free, loaded = False, True
+    free = False
+    loaded = True
 
     def __init__(self, space: Space, columns: Columns) -> None:
         self._whole, self.places = space, [i for i, n in enumerate(space.names) if n in columns]

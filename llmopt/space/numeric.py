@@ -14,7 +14,7 @@ from llmopt.errors import ParameterError, SpaceError, warn_user
 from llmopt.space.values import Value, as_number, decimal_places
 from llmopt.space.when import read_when
 from llmopt.util.numbers import read_number
-from llmopt.util.text import nfc, short
+from llmopt.util.text import nfc, short, written
 
 _INT_LIMIT = 2**64  # integers are encoded as floats and stored as NumPy integers
 _STEP_LIMIT = 10**12  # with more steps, float64 cannot tell rounding errors from steps
@@ -196,7 +196,8 @@ class _Number(BaseDimension):
         number = self._number(value)
         if number is None or number != number:
             got = "nan" if number is not None else f"{value!r} is of type {type(value).__name__}"
-            raise ParameterError(f"`{self._name}`={got}; expected {self._expected()}.")
+            remedy = written(value) or "."
+            raise ParameterError(f"`{self._name}`={got}; expected {self._expected()}{remedy}")
         if number <= self.low:
             return self.low
         return self.high if number >= self.high else self._nearest(number)
@@ -272,7 +273,8 @@ class _Number(BaseDimension):
         """Read the text of a finite number, alone or with the unit."""
         number = read_number(text, whole=isinstance(self, Int), unit=self.unit)
         if number is None:
-            raise self._unreadable(text, self._expected())
+            value = text.strip().removesuffix(self.unit)
+            raise self._unreadable(text, self._expected() + written(value) * ("," in value))
         return number
 
 

@@ -106,6 +106,15 @@ def a_type(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+def written(value: object) -> str:
+    """Return the remedy for a number that was given as a text, perhaps with a decimal comma."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value, re.ASCII):
+        return f": write {value.strip().replace(',', '.')}"
+    if isinstance(value, str) and re.match(r"\s*[+-]?\d+(\.\d+)?\s*[^\d\s.,]", value, re.ASCII):
+        return ": write the number alone, without a unit"
+    return ""
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: ``"1 name"``, ``"2 names"``."""
     return f"{count} {one if count == 1 else many or one + 's'}"
