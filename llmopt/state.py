@@ -552,9 +552,9 @@ def _corrected(state: State, event: Corrected) -> State:
     kept = trial.rewards == was.rewards
     revised = was.revised if kept else (trial.rewards or ()) != first
     trial = replace(trial, kind=before.kind, revised=revised)
-    same = _result(trial) == _result(before)
-    if same and before.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
-        trial = replace(trial, corrected=before.corrected, old_rewards=before.old_rewards)
+    same = _result(trial) == _result(was)
+    if same and was.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
+        trial = replace(trial, corrected=was.corrected, old_rewards=before.old_rewards)
     return replace(
         _with_other(state, trial), stop=None
     )  # the end may have followed from the mistake

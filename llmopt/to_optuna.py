@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import needs
@@ -84,7 +85,9 @@ def trials_of(
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
         measured = [recorded[number] for number in trial.measurements] if recorded else []
-        wrong = next((one for one in measured if one.corrected), trial)
+        wrong = [one for one in measured or [trial] if one.corrected]
+        first = next(iter(wrong), trial)
+        chains = [chain for one in wrong if (chain := _chain(one))]
         yield frozen(
             trial.number,
             _STATES[trial.state],
@@ -99,9 +102,9 @@ def trials_of(
             parts=dict((trial.was or trial).parts) or None,
             part_counts=dict(trial.part_counts) or None,
             old_feedback=trial.was and trial.was.feedback,
-            corrected=wrong.corrected or None,
-            old_values=list(map(list, wrong.old_rewards)) or None,
-            new_values=list(wrong.rewards) if wrong.corrected and wrong.rewards else None,
+            corrected=first.corrected or None,
+            corrections=chains or None,
+            old_values=list(map(list, first.old_rewards)) or None,
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
@@ -111,6 +114,13 @@ def trials_of(
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)
         yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
+
+
+def _chain(trial: Trial) -> str:
+    """Return the rewards that a trial had and has, if corrections changed them."""
+    each = trial.old_rewards if trial.was else (*trial.old_rewards, trial.rewards or ())
+    texts = [", ".join(f"{v:.6g}" for v in rewards) or "failed" for rewards, _ in groupby(each)]
+    return " → ".join(texts) if len(texts) > 1 else ""
 
 
 def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:

@@ -147,8 +147,19 @@ def test_a_page_shows_the_correction_of_a_measurement_and_not_of_their_mean(tmp_
         search.tell({"x": 0.5}, old)
         search.tell({"x": 0.5}, new, replaces=search.trials[-1].number)
     text = search.report(tmp_path / "page.html").read_text()
-    assert "corrected: 7.9 → 80.71<" in text
+    assert "corrected: 7.9 → 80.71; 79.2 → 79.4<" in text
     assert "old_reward" not in status(search)["best"]
+
+
+def test_a_page_calls_no_trial_corrected_that_was_only_withdrawn_and_restored():
+    search = LLMOptimizer({"x": Float(0, 1)}, "network")
+    for x in (0.5, 0.25):
+        search.tell({"x": x}, 7.9, feedback="dark")
+    for reward, tag in ((7.9, []), (8.0, ["corrected: 7.9 → 8"])):
+        search.withdraw(trial=0)
+        search.tell({"x": 0.5}, reward, replaces=0)
+        assert re.findall(r'class="tag">(corrected[^<]*)<', page(search)) == tag
+        assert search.trials[0].corrected == len(tag)
 
 
 def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):

@@ -312,11 +312,9 @@ def _rows(
         if len(facts) > 1:
             facts = [*map(ended, facts)]  # the summary shows them on one line
         values = [f"{v:.6g}" for v in trial.values or ()] if state != "failed" else []
-        before, new = note_of(attrs, "old_values"), _numbers(note_of(attrs, "new_values"))
+        before, chains = note_of(attrs, "old_values"), note_of(attrs, "corrections")
         old = list(map(_numbers, before)) if isinstance(before, list) else []
-        results = [*old, new] if state != "withdrawn" else []
-        shown = [", ".join(one) or "failed" for one, _ in itertools.groupby(results)]
-        change = ": " + " → ".join(shown) if len(shown) > 1 else ""
+        change = ": " + "; ".join(map(text_of, chains)) if isinstance(chains, list) else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
@@ -330,7 +328,7 @@ def _rows(
             "values": (old or [[]])[-1] if state == "withdrawn" else values,
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": _parts(attrs),
-            "corrected": bool(note_of(attrs, "corrected")) * f"corrected{change}",
+            "corrected": bool(note_of(attrs, "corrected")) * cut(f"corrected{change}", 400),
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(labels.get(n, n), v) for n, v in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
