@@ -132,6 +132,7 @@ class Trial(Generic[Params]):
             parts or point.
         old_rewards: The rewards before each correction, oldest first, and before it was withdrawn;
             ``()`` where it had failed.
+        old_points: Its flat values before each correction to another point, oldest first.
         asked: See `Proposal`.
         was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
             have kept otherwise.
@@ -166,6 +167,7 @@ class Trial(Generic[Params]):
     corrected: int = 0
     revised: bool = False
     old_rewards: tuple[tuple[float, ...], ...] = ()
+    old_points: tuple[tuple[Value, ...], ...] = ()
     asked: int = field(default=0, compare=False)
     was: Trial[Params] | None = None
     measured_violation: float = 0.0

@@ -411,6 +411,7 @@ def _without_trial(state: State, number: int, feedback: str) -> State:
     about: Json = {**proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
     about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
     about |= {"rewards": None, "old_rewards": _old_rewards(trial), "was": trial}
+    about |= {"old_points": trial.old_points}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
     return replace(_with_other(state, gone), stop=None)
 
@@ -548,6 +549,8 @@ def _corrected(state: State, event: Corrected) -> State:
         "old_rewards": _old_rewards(before),
     }
     trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
+    moved = trial.values != before.values
+    trial = replace(trial, old_points=before.old_points + (before.values,) * moved)
     was, first = before.was or before, next(iter(trial.old_rewards), None)
     kept = trial.rewards == was.rewards
     revised = was.revised if kept else (trial.rewards or ()) != first

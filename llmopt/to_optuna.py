@@ -87,7 +87,7 @@ def trials_of(
         measured = [recorded[number] for number in trial.measurements] if recorded else []
         wrong = [one for one in measured or [trial] if one.corrected]
         first = next(iter(wrong), trial)
-        chains = [chain for one in wrong if (chain := _chain(one))]
+        chains = [chain for one in wrong if (chain := _chain(space, one))]
         yield frozen(
             trial.number,
             _STATES[trial.state],
@@ -116,11 +116,17 @@ def trials_of(
         yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
 
 
-def _chain(trial: Trial) -> str:
-    """Return the rewards that a trial had and has, if corrections changed them."""
+def _chain(space: Space, trial: Trial) -> str:
+    """Return the rewards and parameters that a trial had and has, if corrections changed them."""
     each = trial.old_rewards if trial.was else (*trial.old_rewards, trial.rewards or ())
-    texts = [", ".join(f"{v:.6g}" for v in rewards) or "failed" for rewards, _ in groupby(each)]
-    return " → ".join(texts) if len(texts) > 1 else ""
+    shown = [", ".join(f"{v:.6g}" for v in rewards) or "failed" for rewards in each]
+    rows = [("", shown)]
+    for i, name in enumerate(space.names):
+        rows.append(
+            (f"{name} ", [space.format(i, p[i]) for p in (*trial.old_points, trial.values)])
+        )
+    texts = [(name, [text for text, _ in groupby(row)]) for name, row in rows]
+    return ", ".join(name + " → ".join(row) for name, row in texts if len(row) > 1)
 
 
 def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:

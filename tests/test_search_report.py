@@ -151,6 +151,14 @@ def test_a_page_shows_the_correction_of_a_measurement_and_not_of_their_mean(tmp_
     assert "old_reward" not in status(search)["best"]
 
 
+def test_a_page_shows_the_point_that_a_trial_had_before_it_was_corrected(tmp_path):
+    search = LLMOptimizer({"T": Int(0, 99), "k": Int(0, 9)}, "network", storage=tmp_path / "s")
+    with search:
+        search.tell({"T": 59, "k": 1}, 61.0)
+        search.tell({"T": 58, "k": 1}, 62.9, replaces=0)
+        assert "corrected: 61 → 62.9, T 59 → 58<" in page(search)
+
+
 def test_a_page_calls_no_trial_corrected_that_was_only_withdrawn_and_restored():
     search = LLMOptimizer({"x": Float(0, 1)}, "network")
     for x in (0.5, 0.25):
@@ -447,7 +455,7 @@ def test_page_and_status_show_every_result_before_a_correction(tmp_path):
         for reward in (2.0, 3.0):
             search.tell({"x": 0.5}, reward, replaces=0)
         search.tell({"x": 0.6}, 3.0, replaces=0)  # the point alone was wrong
-        assert "corrected: 1 → 2 → 3<" in search.report(tmp_path / "page.html").read_text()
+        assert "corrected: 1 → 2 → 3, x 0.50 → 0.60<" in page(search)
         best = status(search)["best"]
         assert (best["corrected"], best["old_reward"], best["old_rewards"]) == (3, 2, [1, 2])
         search.tell({"x": 0.6}, 4.0, replaces=0)
