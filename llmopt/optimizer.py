@@ -65,6 +65,7 @@ from llmopt.util.arguments import (
     whole_number,
 )
 from llmopt.util.files import check_folder
+from llmopt.util.text import counted
 from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
@@ -232,9 +233,9 @@ class LLMOptimizer(Asks[Params]):
             ]
             if broken[0] != broken[1]:
                 logger.warning(
-                    "%s: trials that became infeasible by this: %d; feasible: %d",
+                    "%s: the other constraints make %s infeasible, and %d feasible",
                     journal.path or journal.path_read,
-                    len(broken[1] - broken[0]),
+                    counted(len(broken[1] - broken[0]), "trial"),
                     len(broken[0] - broken[1]),
                 )
         noisier = there is not None and there.identity["options"] != now.identity["options"]

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.client.scripted import ScriptedClient
 from llmopt.errors import LLMOptError, StorageError
+from llmopt.events import Started
 from llmopt.journal import read_started
 from llmopt.optimizer import LLMOptimizer, Recorder
 from llmopt.report_page.page import write_page
+from llmopt.resume_check import parameters_of
+from llmopt.space.constraints import read_constraints, read_forbidden
 from llmopt.to_optuna import PREFIX, study_of
 from llmopt.util.files import open_file, read_json_object, read_mapping, read_text
 from llmopt.util.text import a_type, clean
@@ -177,23 +180,32 @@ def _stored(path: Path) -> Any:
 def stored_search(path: Path) -> LLMOptimizer[Any]:
     """Return a stored search over points, only to read it.
 
-    Its table of candidates is there if a description beside the file has it.
+    Its candidates, constraints and forbidden combinations are those of a description beside the
+    file, if there is one.
     """
-    model = str(read_started(path).options.get("client") or "none")
+    started = read_started(path)
     nobody: dict[str, Any] = {"prompt": "words", "partner": None}
-    client = ScriptedClient.nobody(model)
-    if (table := _table(path)) is not None:
-        try:
-            return Recorder.load(path, client, **nobody, candidates=table)
-        except (LLMOptError, OSError) as error:
-            logger.warning("%s is read without its candidates: %s", path, error)
+    client = ScriptedClient.nobody(str(started.options.get("client") or "none"))
+    try:
+        return Recorder.load(path, client, **nobody, **_described(path, started))
+    except (LLMOptError, OSError) as error:
+        logger.warning("%s is read without its candidates and present constraints: %s", path, error)
     return Recorder.load(path, client, **nobody)
 
 
-def _table(path: Path) -> Any:
-    """Return the candidates that a description beside a storage file names; ``None`` for none."""
-    for described in (path.with_suffix(suffix) for suffix in (".json", ".toml")):
-        if described.is_file():
-            table = read_mapping(described).get("candidates")
-            return described.parent / Path(table).name if isinstance(table, str) else table
-    return None
+def _described(path: Path, started: Started) -> dict[str, Any]:
+    """Return the candidates and the limited space of a description beside a storage file."""
+    described = next((f for s in (".json", ".toml") if (f := path.with_suffix(s)).is_file()), None)
+    if described is None:
+        return {}
+    found, data = dict[str, Any](), read_mapping(described)
+    if (table := data.get("candidates")) is not None:
+        found["candidates"] = (
+            described.parent / Path(table).name if isinstance(table, str) else table
+        )
+    if "direction" in data and (space := parameters_of(started)) is not None:
+        by_name = dict(zip(space.names, space.dimensions, strict=True))
+        limits = read_constraints(data.get("constraints", ()), space.names)
+        forbidden = read_forbidden(data.get("forbidden", ()), by_name)
+        found["space"] = space.constrained((*limits, *forbidden))
+    return found

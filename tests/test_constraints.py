@@ -30,6 +30,7 @@ from llmopt.adapters.optuna import LLMSampler
 from llmopt.cli import main
 from llmopt.errors import LLMOptError
 from llmopt.partners.cma import CMAPartner
+from llmopt.resume_check import stored_state
 from llmopt.service.mcp_tools import SearchFolder
 
 XY = {"x": Float(0.0, 10.0), "y": Float(0.0, 10.0)}
@@ -309,7 +310,7 @@ class TestOtherLimits:
         answers = [f"Start from: #1\nProposal: {p}" for p in ("a: 3, kind: u", "a: 2, kind: u")]
         with self.made(path, **limits, replies=answers) as optimizer:
             assert "resumes with other constraints (there [], now ['a <= 2']); other" in caplog.text
-            assert "trials that became infeasible by this: 2; feasible: 0" in caplog.text
+            assert "the other constraints make 2 trials infeasible, and 0 feasible" in caplog.text
             assert [t.constraint_violation for t in optimizer.trials] == [1.0, 1.0]
             assert optimizer.best.params == old
             assert optimizer.pending == [pending]
@@ -409,6 +410,12 @@ class TestOtherLimits:
         described = json.loads(file.read_text())
         assert described.pop("constraints") == ["a<=2"]
         file.write_text(json.dumps({**described, "forbidden": [{"a": 2}]}))
+        capsys.readouterr()
+        caplog.clear()
+        assert main(["status", str(file)]) == 0  # before anything is recorded
+        assert json.loads(capsys.readouterr().out)["best"].get("constraint_violation") is None
+        assert "constraints make 0 trials infeasible, and 1 feasible" in caplog.text
+        assert stored_state(file.with_suffix(".jsonl")).trials[0].constraint_violation == 1.0
         caplog.clear()
         assert main(["tell", str(file), '{"a": 1}', "--reward", "3"]) == 0
         assert "other constraints (there ['a<=2'], now []); other forbidden" in caplog.text
