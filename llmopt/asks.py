@@ -79,6 +79,7 @@ class Asks(Results[Params]):
     _ask_lock: Lock  # asks run one after another
     _concluded: bool
     _partners: tuple[Partner, ...]
+    _id = ""  # the identifier of the search, once its journal is open
     _start: list[tuple[str, tuple[Any, ...]]]
     _warmup_points: tuple[tuple[Any, ...], ...] | None
 
@@ -105,7 +106,7 @@ class Asks(Results[Params]):
             "prompts": PROMPT_VERSION,
             **self._asking.facts_to_store(),
         }
-        return Started(FORMAT, identity, changing, about)
+        return Started(FORMAT, identity, changing, about, self._id)
 
     @property
     def model_began(self) -> bool:

@@ -40,6 +40,8 @@ class Result:
     instead_of: tuple[Value, ...] | None = None
     replaces: int | None = None
     asked: int = 0  # which one of several equal pending points; 0 for the oldest
+    origin: str = ""  # of an imported trial
+    revisions: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_directions(direction: Any, name: str = "direction") -> tuple[Direction, ...]:

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, get_args
 
 from llmopt.history import Kind
+from llmopt.origin import is_origin
 from llmopt.util.arguments import MOST_SEED, number, one_of, whole_number
 from llmopt.util.text import short
 
@@ -90,12 +91,17 @@ def _tally(name: str, value: Any) -> None:
         whole_number(name, each, 0, 10**15)
 
 
+def _origin(name: str, value: Any) -> None:
+    if not isinstance(value, str) or not (value == "" or is_origin(value)):
+        raise ValueError(f"{name}={short(value)}: expected an origin")
+
+
 def _seed(name: str, value: Any) -> None:
     whole_number(name, value or 0, 0, MOST_SEED)
 
 
 _CHECKS: dict[str, Callable[[str, Any], None]] = {
-    **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state"), _text),
+    **dict.fromkeys(("digest", "error", "feedback", "words", "code", "state", "id"), _text),
     **dict.fromkeys(
         "base doubt requests unpriced estimated prompt_tokens given number completed trial".split(),
         _count,
@@ -103,7 +109,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), check_amount),
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
     **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data", "fixed"), _mapping),
-    "rejected": _tally,
+    **dict.fromkeys(("rejected", "revisions"), _tally),
+    "origin": _origin,
     "parts": _parts,
     "seed": _seed,
     "kind": lambda name, value: one_of(name, value, get_args(Kind)),
@@ -119,6 +126,7 @@ class Started(Event):
     identity: Json  # space, directions, seed, task; candidates, limits and noisy may change
     options: Json = field(default_factory=dict)  # may change in a resumed search
     facts: Json = field(default_factory=dict)  # of the model, the prompts and the workers
+    id: str = ""  # the identifier of the search; empty in older files
 
 
 @dataclass(frozen=True)
@@ -197,13 +205,18 @@ class Told(Event):
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
     instead_of: Sequence[Any] = ()  # the point (pending, if not imported) whose place it took
     asked: int = 0  # which one of several equal pending points; 0 for the oldest
+    origin: str = ""  # of an imported trial, if its source says it
+    revisions: Mapping[str, int] = field(default_factory=dict)  # likewise
 
 
 @dataclass(frozen=True)
 class Corrected(Told):
-    """The result of a trial was wrong, and is this one; who proposed the point stays."""
+    """The result of a trial was wrong, and is this one; who proposed the point stays.
 
-    number: int = 0  # of the trial, from 0; `kind` is "imported" if its source was corrected
+    With `revisions`, it is a copy that follows its source, and `instead_of` is that of the source.
+    """
+
+    number: int = 0  # of the trial, from 0
 
 
 @dataclass(frozen=True)
@@ -226,3 +239,5 @@ class Withdrawn(Event):
     feedback: str = ""  # why
     kind: str = "search"  # "imported" if the trial was withdrawn in its source
     asked: int = 0  # which one of several equal pending points; 0 for the oldest
+    values: Sequence[Any] = ()  # the trial's point, if it is another one in its source
+    revisions: Mapping[str, int] = field(default_factory=dict)  # of the trial in its source

@@ -137,6 +137,9 @@ class Trial(Generic[Params]):
         was: Of a withdrawn trial, what was recorded of it; a correction keeps of it what it would
             have kept otherwise.
         measured_violation: The part of `constraint_violation` that its evaluation reported.
+        origin: Which trial of which search it is; see `llmopt.origin`. Empty in searches of older
+            files, and for a mean of several trials.
+        revisions: How often it was corrected, withdrawn or restored, by search.
         measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
             those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
     """
@@ -171,6 +174,8 @@ class Trial(Generic[Params]):
     asked: int = field(default=0, compare=False)
     was: Trial[Params] | None = None
     measured_violation: float = 0.0
+    origin: str = field(default="", compare=False)
+    revisions: Mapping[str, int] = field(default_factory=dict, compare=False)
     measurements: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

@@ -1,23 +1,28 @@
 """The import of another search: what to record of each of its trials, and the report of it.
 
 A reward belongs to the point at which it was measured, so a row whose point is not in the space is
-refused.
+refused. A row with the origin of a trial that is here is a copy of that trial: the later one of
+both counts, see `llmopt.origin`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from llmopt.errors import LLMOptError, ParameterError
 from llmopt.evaluations import Result
-from llmopt.events import Corrected, Event, Withdrawn
+from llmopt.events import Withdrawn
 from llmopt.history import Trial
-from llmopt.other_search import PARTS, OtherSearch, Row, former, results_of
+from llmopt.origin import digest, is_newer
+from llmopt.other_search import PARTS, OtherSearch, Row
 from llmopt.space import Categorical, Space, Value
-from llmopt.space.values import ABSENT, as_number
+from llmopt.space.values import ABSENT
+from llmopt.state import State
 from llmopt.util.caller import CALLER
 from llmopt.util.text import clean, short
 
@@ -25,23 +30,16 @@ Outcome = Literal[
     "taken",
     "known",  # it is here already
     "completed",  # it was here without some of its parts
-    "corrected",  # its source had the reward that is here before a correction
-    "withdrawn here",  # its source withdrew it after it was imported
-    "restored",  # so it did, and gave it a result again
-    "withdrawn",  # it is not here
+    "corrected",  # its source has corrected it since
+    "withdrawn here",  # its source has withdrawn it since
+    "restored",  # it was withdrawn here with its source, which has given it a result again
+    "withdrawn",  # it is not here, or stays here
     "refused",
-]
-_Likeness = Literal[  # of a trial here to a row; the best one decides
-    "equal",
-    "wrong",  # it has a reward from before a correction in the source
-    "void",  # so it had, and was withdrawn with its source
-    "changed",  # one of both has or had a reward that the other had
-    "gone",  # so they have, and it was withdrawn
 ]
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _OTHERS = (
-    *("number", "trial", "state", "source", "explanation"),
+    *("number", "trial", "state", "source", "explanation", "total_violation"),
     *("prompt_tokens", "completion_tokens"),
 )
 
@@ -92,208 +90,173 @@ class ImportReport:
 def read_rows(
     space: Space,
     source: OtherSearch,
-    trials: Sequence[Trial],
+    state: State,
     check: Callable[..., Result],
     named: Callable[[int], str],
-    changed: Collection[int],
 ) -> tuple[list[Result | Withdrawn], tuple[ImportedRow, ...]]:
     """Return what to record, with results checked as by `tell`, and the outcome of each row.
 
-    `named` returns what messages call a trial. The trials with the numbers `changed` were corrected
-    or withdrawn here.
+    `named` returns what messages call a trial.
     """
-    copies, left = _Copies(space, source, trials, check, named, changed), []
-    for number, row in enumerate(source.rows, 1):
-        if row.withdrawn:
-            copies.leave(number, row)
-            continue
-        try:
-            left.append((number, row, *copies.read(row)))
-        except (LLMOptError, TypeError) as error:
-            copies.rows[number] = ImportedRow(number, "refused", str(error))
-    left.sort(
-        key=lambda each: bool(each[1].former)
-    )  # a trial that is equal to two is the older one
-    for likeness in get_args(_Likeness):
-        left = [each for each in left if not copies.match(likeness, *each)]
-    for number, _, one, words in left:
-        copies.take(number, one, bool(words.get("beyond")))
-    copies.withdraw()
-    found, rows = copies.found, copies.rows
-    return [found[n] for n in sorted(found)], tuple(rows[n] for n in sorted(rows))
+    rows = _Rows(space, source, state, check, named)
+    read = tuple(itertools.starmap(rows.read, enumerate(source.rows, 1)))
+    return rows.found, read
 
 
-class _Copies:
-    """The trials that are here, each of which is the copy of one row at most.
+class _Rows:
+    """The rows of a source, each of which is a copy of one trial here at most.
 
     Attributes:
-        rows: The outcome of each row by its number.
-        found: What to record of a row.
+        found: What to record.
     """
 
     def __init__(
         self,
         space: Space,
         source: OtherSearch,
-        trials: Sequence[Trial],
+        state: State,
         check: Callable[..., Result],
         named: Callable[[int], str],
-        changed: Collection[int],
     ) -> None:
-        self._space, self._source, self._check, self._changed = space, source, check, changed
-        self._named = named
-        self._here = defaultdict[Any, list[Trial]](list)
-        self._gone = defaultdict[Any, list[Trial]](list)  # withdrawn
-        for trial in trials:
-            (self._gone if trial.was else self._here)[space.key(trial.values)].append(trial)
-        self._void: dict[int, tuple[Row, list[Trial]]] = {}  # rows to withdraw, if they are here
-        self.rows: dict[int, ImportedRow] = {}
-        self.found: dict[int, Result | Withdrawn] = {}
+        self._space, self._table, self._check, self._named = space, source.table, check, named
+        self._own = state.id
+        self._known = {trial.origin: trial for trial in state.trials if trial.origin}
+        self._latest: dict[str, int] = {}  # the number of the row to read, by origin
+        self._there = defaultdict[Any, list[Trial]](list)  # by point, those that count
+        self._first = defaultdict[str, list[Trial]](list)  # by the digest of their first result
+        self._copies: set[int] = set()  # numbers of the trials that are copies of earlier rows
+        for number, row in enumerate(source.rows, 1):
+            there = self._latest.setdefault(row.origin, number)
+            if row.origin and is_newer(row.revisions, source.rows[there - 1].revisions):
+                self._latest[row.origin] = number
+        for trial in state.trials:
+            if trial.state != "withdrawn":
+                self._there[space.key(trial.values)].append(trial)
+            self._first[trial.origin.rpartition(":")[2]].append(trial)
+        self.found: list[Result | Withdrawn] = []
 
-    def leave(self, number: int, row: Row) -> None:
-        """Omit a withdrawn row, and see whether its copy is withdrawn."""
-        self.rows[number] = ImportedRow(number, "withdrawn")
+    def read(self, number: int, row: Row) -> ImportedRow:
+        """Add what to record of a row, and return its outcome."""
+        if row.origin and (latest := self._latest[row.origin]) != number:
+            return ImportedRow(number, "known", f"row {latest} is of the same trial")
+        trial = self._known.get(row.origin)
+        newer = trial is not None and is_newer(row.revisions, trial.revisions)
+        if row.withdrawn:
+            if trial is not None and newer:
+                return self._withdraw(number, row, trial)
+            return ImportedRow(number, "withdrawn", self._kept(trial, row))
+        if trial is not None and not newer:
+            return ImportedRow(number, "known", self._kept(trial, row))
         try:
-            key = self._space.key(_values_of(self._space, row, self._source.table))
-        except ParameterError:
-            return  # its point is of a wider space
-        gone = self._gone[key]
-        if copy := next((t for t in gone if self._shares(t, row.former)), None):
-            gone.remove(copy)
-        else:
-            self._void[number] = row, self._here[key]
+            one = self._result(row)
+        except (LLMOptError, TypeError) as error:
+            return ImportedRow(number, "refused", str(error))
+        if trial is not None:
+            return self._follow(number, one, trial)
+        trial = next(self._equal(row, one), None)
+        if trial is None:
+            return self._take(number, row, one)
+        self._copies.add(trial.number)
+        if trial.state == "withdrawn" or trial.rewards != one.rewards:
+            return ImportedRow(number, "known", self._changed(trial))
+        if one.rewards is None or one.parts.keys() <= trial.parts.keys():
+            return ImportedRow(number, "known")
+        point, words = self._space.unflatten(trial.values), {"parts": {**one.parts, **trial.parts}}
+        self.found.append(self._check(point, row.reward, **words, replaces=trial.number))
+        return ImportedRow(number, "completed")
 
-    def read(self, row: Row) -> tuple[Result, dict[str, Any]]:
-        """Return a row's result, and the arguments of `tell` that it is of."""
+    def _result(self, row: Row) -> Result:
+        """Return what a row says."""
         if row.trouble:
             raise ParameterError(row.trouble)
-        space, table = self._space, self._source.table
-        values = _values_of(space, row, table)
+        space = self._space
+        values = _values_of(space, row, self._table)
         parts = row.words.get("parts", {}).items()
-        taken = space.place if table else ()  # a parameter may have such a name
+        taken = space.place if self._table else ()  # a parameter may have such a name
         words = {**row.words, "parts": {n: v for n, v in parts if PARTS + n not in taken}}
-        total, broken = as_number(words.get("constraint_violation")), space.broken(values).values()
-        if self._source.totals and broken and total is not None and total >= 0:
-            words["constraint_violation"] = max(0.0, total - sum(broken))
         one = self._check(space.unflatten(values), row.reward, **words)
-        return replace(one, instead_of=_asked_of(space, row, one.values)), words
+        if row.origin and row.reward is None:  # without a reason, too
+            one = replace(one, feedback=clean(words.get("feedback", "")))
+        asked = _asked_of(space, row, one.values)
+        return replace(one, instead_of=asked, origin=row.origin, revisions=row.revisions)
 
-    def _like(self, likeness: _Likeness, row: Row, one: Result) -> list[Trial]:
-        """Return the trials with a likeness to a row, best first."""
-        key, own = self._space.key(one.values), self._changed
-        there, gone = self._here[key], self._gone[key]
-        match likeness:
-            case "equal":
-                old = {rewards for rewards in row.former if rewards and one.rewards is None}
-                if any(t.rewards in old for t in there):
-                    return []  # a former reward says more than that both have failed
-                equal = [t for t in there if t.rewards == one.rewards]
-                parts = one.parts.keys()
-                equal.sort(key=lambda t: (len(parts ^ t.parts.keys()), t.feedback != one.feedback))
-                return equal
-            case "wrong":  # unless this search undid what the source did
-                wrong = [t for rewards in row.former for t in there if t.rewards == rewards]
-                return [t for t in wrong if t.number not in own or one.rewards not in former(t)]
-            case "void":
-                return [t for t in gone if t.number not in own and results_of(t)[0] in row.former]
-            case _:
-                results = {one.rewards, *row.former}
-                some = there if likeness == "changed" else gone
-                return [t for t in some if self._shares(t, results)]
+    def _equal(self, row: Row, one: Result) -> Iterator[Trial]:
+        """Yield the trials that a row may be a copy of, as it says no origin, or they have none.
 
-    def _shares(self, trial: Trial, results: Collection[Any]) -> bool:
-        """Return whether a trial has or had one of some results; a failure counts of changed ones.
-
-        Of all others, it may be another failure at the same point.
+        They have its point and its rewards, or had them when they were recorded. Those with the
+        same parts and words come first.
         """
-        known = trial.number in self._changed
-        return any(one in results for one in results_of(trial) if known or one is not None)
+        there = [t for t in self._there[self._space.key(one.values)] if t.rewards == one.rewards]
+        parts = one.parts.keys()
+        there.sort(key=lambda t: (len(parts ^ t.parts.keys()), t.feedback != one.feedback))
+        first = self._first[digest(self._space.to_json_values(one.values), one.rewards)]
+        for trial in (*there, *first):
+            if trial.number not in self._copies and (not row.origin or self._came_alone(trial)):
+                yield trial
 
-    def match(
-        self, likeness: _Likeness, number: int, row: Row, one: Result, words: Mapping[str, Any]
-    ) -> bool:
-        """Return whether a trial with a likeness is the copy of a row, and have it follow the row.
+    def _came_alone(self, trial: Trial) -> bool:
+        """Return whether a trial was imported without an origin, and has one of this search."""
+        return trial.kind == "imported" and trial.origin.partition(":")[0] in ("", self._own)
 
-        An equal trial makes the row known, or gets the parts that it lacks. One with a reward from
-        before a correction in the source is corrected, and one that was withdrawn there restored.
-        """
-        trial = next(iter(self._like(likeness, row, one)), None)
-        if trial is None:
-            return False
-        (self._gone if trial.was else self._here)[self._space.key(one.values)].remove(trial)
-        had, n = (trial.was or trial).parts, trial.number
-        merged = {**one.parts, **had}
-        outcome: Outcome = "known"
-        reason = ""
-        if likeness == "equal" and one.rewards is not None and len(merged) > len(had):
-            outcome, words = "completed", {"parts": merged}
-        elif likeness == "wrong":
-            was = "failed" if trial.rewards is None else f"had {trial.reward}"
-            outcome, reason = "corrected", f"{self._named(n)} {was}"
-        elif likeness == "void":
-            outcome, reason = "restored", self._named(n)
-        elif likeness != "equal":
-            changed = "withdrawn" if trial.was else "corrected"
-            reason = f"it is {self._named(n)}, which was {changed}"
-        self.rows[number] = ImportedRow(number, outcome, reason)
-        if outcome != "known":
-            words = {**words, "parts": {**had, **words["parts"]}, "replaces": n}
-            point = self._space.unflatten(trial.values)
-            self.found[number] = self._check(point, row.reward, **words)
-        return True
+    def _follow(self, number: int, one: Result, trial: Trial) -> ImportedRow:
+        """Make a trial what its source says of it now."""
+        had, name = trial.was or trial, self._named(trial.number)
+        kept: dict[str, Any] = {"data": had.data, "seed": had.seed}  # no source has them, and
+        if had.rewards == one.rewards and not one.samples:  # no table has these
+            kept["samples"] = had.samples
+        self.found.append(replace(one, replaces=trial.number, **kept))
+        if trial.was:
+            return ImportedRow(number, "restored", name)
+        before = trial.values, trial.rewards, trial.feedback, trial.stderr, trial.instead_of
+        now = one.values, one.rewards, one.feedback, one.stderr, one.instead_of
+        same = before == now and trial.constraint_violation == one.violation
+        if same and trial.parts == one.parts:
+            return ImportedRow(number, "known")
+        if same and trial.parts.items() <= one.parts.items():
+            return ImportedRow(number, "completed")
+        was = "failed" if trial.rewards is None else f"had {trial.reward}"
+        if trial.values != one.values:
+            was += f" at {short(self._space.labelled(trial.values))}"
+        return ImportedRow(number, "corrected", f"{name} {was}")
 
-    def take(self, number: int, one: Result, moved: bool) -> None:
+    def _withdraw(self, number: int, row: Row, trial: Trial) -> ImportedRow:
+        """Withdraw a trial that its source has withdrawn."""
+        values = trial.values
+        with contextlib.suppress(ParameterError):  # of a wider space
+            values = _values_of(self._space, row, self._table)
+        point = () if values == trial.values else self._space.to_json_values(values)
+        about: dict[str, Any] = {"kind": "imported", "values": point}
+        about |= {"feedback": clean(str(row.words.get("feedback", "")))}
+        about |= {"trial": trial.number, "revisions": dict(row.revisions)}
+        self.found.append(Withdrawn(queued=False, **about))
+        return ImportedRow(number, "withdrawn here", self._named(trial.number))
+
+    def _take(self, number: int, row: Row, one: Result) -> ImportedRow:
         """Import a row as a new trial."""
-        doubt = doubt_of(self._space, one.values, moved=moved)
-        there = self._here[self._space.key(one.values)]
-        if there and self._source.table:  # it may be a correction
+        doubt = doubt_of(self._space, one.values, moved=bool(row.words.get("beyond")))
+        there = self._there[self._space.key(one.values)]
+        same = any(t.rewards == one.rewards or self._came_alone(t) for t in there)
+        if there and (same or not row.origin):  # it may be no further trial
             n, before = there[-1].number, there[-1].reward
             again = f"{self._named(n)} has its point with reward {before}: this is another "
             again += "measurement. If it corrects that trial, withdraw the new one, and tell it "
             again += f"with {CALLER.get().trial('replaces', n)}"
             doubt = "; ".join(filter(None, [doubt, again]))
-        self.rows[number] = ImportedRow(number, "taken", doubt)
-        self.found[number] = one
+        self.found.append(one)
+        return ImportedRow(number, "taken", doubt)
 
-    def withdraw(self) -> None:
-        """Withdraw the imported trials that are copies of withdrawn rows alone."""
-        for number, (row, there) in self._void.items():
-            same = [t for t in there if _is_like(t, row)]
-            former = [t for rewards in row.former for t in same if t.rewards == rewards]
-            copies = [t for t in former if t.kind == "imported"]
-            followed = [t for t in copies if t.number not in self._changed]
-            trial = next(iter(followed or copies or same), None)
-            if trial is None:
-                continue
-            there.remove(trial)
-            n, label = trial.number, self._named(trial.number)
-            if followed:
-                why = clean(str(row.words.get("feedback", "")))
-                self.found[number] = Withdrawn((), False, trial=n, feedback=why, kind="imported")
-                self.rows[number] = ImportedRow(number, "withdrawn here", label)
-            else:
-                change = "changed" if n in self._changed else "recorded"
-                reason = f"{label} has its result, or had it, and was {change} here: if it is "
-                reason += f"wrong, withdraw {CALLER.get().trial('trial', n)}"
-                self.rows[number] = ImportedRow(number, "withdrawn", reason)
+    def _changed(self, trial: Trial) -> str:
+        done = "withdrawn" if trial.was else "corrected"
+        return f"it is {self._named(trial.number)}, which was {done}"
 
-
-def changed_here(events: Iterable[Event]) -> set[int]:
-    """Return the numbers of the trials whose last correction or withdrawal is of no import."""
-    last = dict[int | None, str]()
-    for event in events:
-        if isinstance(event, Corrected):
-            last[event.number] = event.kind
-        elif isinstance(event, Withdrawn):
-            last[event.trial] = event.kind
-    return {n for n, kind in last.items() if n is not None and kind == "search"}
-
-
-def _is_like(trial: Trial, row: Row) -> bool:
-    """Return whether a trial has or had the result of a withdrawn row; failures differ by words."""
-    if trial.rewards is None and not any(trial.old_rewards):
-        return None in row.former and trial.feedback.endswith(row.said or "no reward")
-    return any(rewards in row.former for rewards in (trial.rewards, *trial.old_rewards) if rewards)
+    def _kept(self, trial: Trial | None, row: Row) -> str:
+        """Say why a trial does not follow a row, if it has changes that the row does not have."""
+        if trial is None or trial.revisions == row.revisions:
+            return ""
+        if is_newer(trial.revisions, row.revisions):
+            return f"{self._changed(trial)} since"
+        withdraw = f": if it is wrong, withdraw {CALLER.get().trial('trial', trial.number)}"
+        return f"{self._changed(trial)} here{withdraw if row.withdrawn and not trial.was else ''}"
 
 
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:

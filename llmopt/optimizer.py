@@ -42,6 +42,7 @@ from llmopt.journal import Journal, read_started
 from llmopt.lab.blocks import calculator_for as laboratory
 from llmopt.model_calls import ModelCalls
 from llmopt.options import SearchArguments, SearchOptions
+from llmopt.origin import new_identifier
 from llmopt.partners import partners_of
 from llmopt.point_task import asking_of
 from llmopt.points import (
@@ -223,6 +224,7 @@ class LLMOptimizer(Asks[Params]):
 
     def _begin(self, journal: Journal, there: Started | None) -> None:
         """Have a journal say what search this is, unless its last event of this kind does."""
+        self._id = journal.state.id or new_identifier()
         now = self.started()
         if there is not None and there.identity["space"] != (space := now.identity["space"]):
             # At once: with it, all points so far need not be allowed any more.
@@ -240,8 +242,11 @@ class LLMOptimizer(Asks[Params]):
                 )
         noisier = there is not None and there.identity["options"] != now.identity["options"]
         same = there is not None and (not self._asks or there.facts == now.facts)
-        if there is None or noisier or not same or there.options != now.options:
+        changed = there is None or noisier or not same or there.options != now.options
+        if there is None or changed:
             journal.begin(now)
+        elif not journal.state.id:  # an older file
+            journal.begin(replace(there, id=self._id))
 
     def _first_state(self) -> State:
         queue = tuple(Proposal(values, "user", words) for words, values in self._start)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from llmopt.errors import ParameterError, StorageError
 from llmopt.from_optuna import (
     note_of,
+    number_of,
     parts_of,
     stderr_of,
     text_of,
@@ -20,9 +21,9 @@ from llmopt.from_optuna import (
     violation_of,
 )
 from llmopt.history import Direction, Trial
+from llmopt.origin import from_text
 from llmopt.resume_check import stored_state
 from llmopt.space import Space
-from llmopt.util.arguments import finite
 from llmopt.util.files import read_json, read_table
 from llmopt.util.text import a_type, short
 
@@ -44,9 +45,9 @@ class Row:
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
-    former: tuple[Any, ...] = ()  # see `former`; of a withdrawn trial with those that it had last
     asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
-    said: str = ""  # the feedback of a withdrawn trial, whose `words` say why it was withdrawn
+    origin: str = ""  # see `Trial`
+    revisions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -58,7 +59,6 @@ class OtherSearch:
     directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
     table: bool = False  # whether columns that are no parameters may be skipped
-    totals: bool = True  # whether violations include those of the space, which `tell` adds
 
 
 def read_source(
@@ -110,7 +110,7 @@ def _of_storage(path: Path) -> OtherSearch:
     assert isinstance(state.space, Space)
     rows = [_of_trial(trial, state.space) for trial in state.trials]
     options = state.started.identity["options"] if state.started else {}
-    return OtherSearch(str(path), rows, state.directions, options.get("task"), totals=False)
+    return OtherSearch(str(path), rows, state.directions, options.get("task"))
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -119,28 +119,15 @@ def _of_trial(trial: Trial, space: Space) -> Row:
     words["constraint_violation"] = trial.measured_violation  # `tell` adds that of the space
     moved = trial.instead_of is not None  # or corrected, or imported from where it was
     words["beyond"] = moved or bool(space.deviation(trial.values, steps=False))
-    asked = space.named(trial.instead_of) if trial.instead_of else None
-    was = trial.was
     return Row(
         space.named(trial.values),
         trial.reward,
         words,
-        former=results_of(trial) if was else former(trial),
-        asked=asked,
+        asked=space.named(trial.instead_of) if trial.instead_of else None,
         withdrawn=trial.state == "withdrawn",
-        said=was.feedback if was else "",
+        origin=trial.origin,
+        revisions=trial.revisions,
     )
-
-
-def former(trial: Trial) -> tuple[Any, ...]:
-    """Return the rewards of a trial before corrections, latest first; ``None`` where it failed."""
-    return tuple(rewards or None for rewards in trial.old_rewards[::-1])
-
-
-def results_of(trial: Trial) -> tuple[Any, ...]:
-    """Return the rewards that a trial has or had, latest first; ``None`` where it failed."""
-    last = trial.was or trial
-    return (last.rewards, *former(last))
 
 
 def _of_study(study: Any) -> OtherSearch:
@@ -149,32 +136,28 @@ def _of_study(study: Any) -> OtherSearch:
         state = trial.state.name
         if state in ("COMPLETE", "FAIL", "PRUNED"):
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
-            gone = bool(note_of(trial.user_attrs, "withdrawn"))
-            said = "" if values or gone else f"{state.lower()} in the study"
+            origin, revisions = from_text(note_of(trial.user_attrs, "origin")) or ("", {})
+            said = "" if values or origin else f"{state.lower()} in the study"
             words = _words_of(trial.user_attrs, said)
-            words["constraint_violation"] = violation_of(violated(trial))
-            words["parts"] = parts_of(trial.user_attrs)
+            violation = number_of(note_of(trial.user_attrs, "violation"))
+            if violation is None:
+                violation = violation_of(violated(trial))
+            words |= {"constraint_violation": violation, "parts": parts_of(trial.user_attrs)}
             asked = note_of(trial.user_attrs, "instead_of")
             words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
-            reward = values[0] if values and len(values) == 1 else values
-            asked = asked if isinstance(asked, Mapping) else None
-            old = _old_of(trial.user_attrs)
-            old = ((values,) if values else old or (None,)) if gone else old
-            row = Row(dict(trial.params), reward, words, withdrawn=gone, former=old, asked=asked)
-            rows.append(replace(row, said=text_of(note_of(trial.user_attrs, "old_feedback"))))
+            rows.append(
+                Row(
+                    dict(trial.params),
+                    values[0] if values and len(values) == 1 else values,
+                    words,
+                    withdrawn=bool(note_of(trial.user_attrs, "withdrawn")),
+                    asked=asked if isinstance(asked, Mapping) else None,
+                    origin=origin,
+                    revisions=revisions,
+                )
+            )
     directions = tuple(direction.name.lower() for direction in study.directions)
     return OtherSearch(f"the study {study.study_name!r}", rows, directions)
-
-
-def _old_of(attributes: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the rewards before corrections of a trial that `to_optuna` wrote, latest first."""
-    if note_of(attributes, "evaluations"):
-        return ()  # they are of one measurement, and its reward is the mean of several
-    try:
-        old = [tuple(map(float, each)) for each in note_of(attributes, "old_values") or ()]
-    except (TypeError, ValueError):
-        return ()
-    return tuple(rewards or None for rewards in old[::-1])
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
@@ -204,9 +187,6 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
-    old = [finite(_as_number(cells.get(f"old_{name}"))) for name in columns]
-    if state == "withdrawn" and None not in found:
-        old = [finite(_as_number(value)) for value in found]
     if state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if named and not by_name and objectives[0] not in ("0", "reward"):
@@ -221,6 +201,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
             there = next(name for name in columns if name in row)
             trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
+    origin, revisions = from_text(cells.get("origin")) or ("", {})
+    if origin:  # else it is a column of the user
+        del cells["origin"]
     asked = cells.pop("instead_of", None)
     words["beyond"] = asked is not None
     with contextlib.suppress(ValueError):  # any text says that it was measured there
@@ -237,8 +220,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
     point, withdrawn = prefixed if start else cells, state == "withdrawn"
     asked = asked if isinstance(asked, Mapping) else None
-    former = () if None in old else (tuple(old),)
-    return Row(point, _as_number(reward), words, trouble, blank, withdrawn, former, asked)
+    number = _as_number(reward)
+    return Row(point, number, words, trouble, blank, withdrawn, asked, origin, revisions)
 
 
 def _is_missing(value: Any) -> bool:

@@ -109,6 +109,7 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         parts=means,
         part_counts={name: n for name, n in counts.items() if n < evaluations},
         seed=None,
+        origin="",
     )
 
 

@@ -40,7 +40,7 @@ from llmopt.history import (
     why_no_best,
     without_withdrawn,
 )
-from llmopt.imports import ImportReport, changed_here, doubt_of, notes_on, read_rows
+from llmopt.imports import ImportReport, doubt_of, notes_on, read_rows
 from llmopt.journal import Journal
 from llmopt.model_calls import Account
 from llmopt.options import SearchOptions
@@ -309,7 +309,7 @@ class Results(Views, Account, Closing, Generic[Params]):
                 before, more = state.trials[number], {"number": number}
                 again = before.corrected + 1
             if result.instead_of is not None:
-                more = {"instead_of": encode(result.instead_of)}
+                more |= {"instead_of": encode(result.instead_of)}
             return self._journal.append(
                 kind_of(
                     encode(result.values),
@@ -323,6 +323,8 @@ class Results(Views, Account, Closing, Generic[Params]):
                     result.seed,
                     parts=dict(result.parts),
                     asked=result.asked,
+                    origin=result.origin,
+                    revisions=dict(result.revisions),
                     **more,
                 )
             )
@@ -404,20 +406,23 @@ class Results(Views, Account, Closing, Generic[Params]):
     def import_trials(self, source: Any) -> ImportReport:
         """Import trials of an earlier search; no request is sent.
 
-        Known trials are skipped, so a script may call this at each start. What their source changed
-        since then is recorded: new parts and, as far as the source says them, corrections and
-        withdrawals, unless the trial was corrected or withdrawn here. A queued point (``start=``)
-        that gets its result so is not asked, unless points may be repeated.
+        Known trials are skipped, so a script may call this at each start. A trial that came from
+        another search of llmopt follows it: what was corrected, withdrawn or restored there since
+        is recorded here, unless the trial was corrected or withdrawn here. A row without the
+        ``origin`` of its trial (a table of yours, another study, an older file) is known if a trial
+        has its point and outcome, or had them when it was recorded; new parts are added. A
+        queued point (``start=``) that gets its result so is not asked, unless points may be
+        repeated.
 
         Args:
             source: A storage file, an Optuna study, or a table: a CSV file, a DataFrame, or a list
                 of dictionaries. Parameters must have the names of this search. The columns of a
                 table are the parameters' names (with or without the ``params_`` of
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
-                ``feedback``, ``stderr``, ``constraint_violation`` (with the amounts that `tell`
-                would add) and ``parts_NAME`` for each part. An objective's own name can replace
-                ``reward``. A row with none of the reward columns is refused. One with a text in
-                ``instead_of`` may lie beyond bounds; as JSON it is the point that was asked for.
+                ``feedback``, ``stderr``, ``constraint_violation`` (as `tell` takes it) and
+                ``parts_NAME`` for each part. An objective's own name can replace ``reward``. A row
+                with none of the reward columns is refused. One with a text in ``instead_of`` may
+                lie beyond bounds; as JSON it is the point that was asked for.
 
         Returns:
             The outcome of each row; print it.
@@ -438,9 +443,8 @@ class Results(Views, Account, Closing, Generic[Params]):
         other = read_source(source, self.directions, names)
         unasked = []
         with self._journal.lock:  # not as one step: each of its trials is
-            trials, changed = self._journal.state.trials, changed_here(self._journal.events())
-            check = self.read_result
-            found, rows = read_rows(self.space, other, trials, check, self.named, changed)
+            state, check = self._journal.state, self.read_result
+            found, rows = read_rows(self.space, other, state, check, self.named)
             for one in found:
                 if isinstance(one, Withdrawn):
                     self._journal.append(one)
@@ -657,11 +661,13 @@ class Results(Views, Account, Closing, Generic[Params]):
         Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
         ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
         trial), ``old_reward`` likewise if a trial had another one before it was corrected or
-        withdrawn, ``stderr``, ``constraint_violation``, a ``params_NAME`` for each parameter,
+        withdrawn, ``stderr``, ``constraint_violation`` (as `tell` takes it; in a space with
+        constraints, ``total_violation`` adds theirs), a ``params_NAME`` for each parameter,
         ``parts_NAME`` if recorded, ``source``, ``feedback``, ``explanation``, ``prompt_tokens``,
         ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``. If a point was
         measured in place of another one or lies beyond a bound, there is also ``instead_of``: the
-        point that was asked for, as JSON (``{}`` if it is not known).
+        point that was asked for, as JSON (``{}`` if it is not known). By ``origin``,
+        `import_trials` recognizes the trial when it is imported again.
 
         Raises:
             ImportError: pandas is not installed.

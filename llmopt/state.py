@@ -47,6 +47,7 @@ from llmopt.history import (
     proposed,
     without_withdrawn,
 )
+from llmopt.origin import origin_of
 from llmopt.repeats import Merged
 from llmopt.space import Space
 from llmopt.space.constraints import Limit
@@ -111,6 +112,7 @@ class State:
         count: Number of events.
         started: The last `Started`.
         limits: The constraints and forbidden combinations that it names: they judge all trials.
+        id: The identifier of the search; empty in older files.
         former: `key` of every point known when the candidates changed: it need be none of them.
         trials: In the order of recording.
         places: In a search that repeats points, the numbers from 0 of the points of each trial up
@@ -146,6 +148,7 @@ class State:
     count: int = 0
     started: Started | None = None
     limits: tuple[Limit, ...] = ()
+    id: str = ""
     former: frozenset[Any] = frozenset()
     trials: tuple[Trial[Any], ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
@@ -328,6 +331,15 @@ def _started(state: State, event: Started) -> State:
     there, now = ({} if e is None else e.identity.get("space", {}) for e in (state.started, event))
     if state.started is not None and there.get("candidates") != now.get("candidates"):
         state = replace(state, former=frozenset(state.keys))
+    if event.id and not state.id:  # an older file may have trials by now
+        encode = state.space.to_json_values
+        trials = (
+            t
+            if t.origin
+            else replace(t, origin=origin_of(event.id, n, encode(t.values), t.rewards))
+            for n, t in enumerate(state.trials)
+        )
+        state = replace(state, id=event.id, trials=tuple(trials))
     state = replace(state, started=event)
     if not isinstance(state.space, Space) or all(there.get(k) == now.get(k) for k in LIMITS):
         return state
@@ -385,7 +397,7 @@ def queued_point(space: Any, event: Queued) -> Proposal | Fixed:
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
     if event.trial is not None:
-        state = _without_trial(state, event.trial, event.feedback)
+        state = _without_trial(state, event.trial, event)
     if event.fixed:
         place = [p.to_json() for p in state.partial].index(dict(event.fixed))
         partial = state.partial[:place] + state.partial[place + 1 :]
@@ -405,13 +417,18 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
     return state
 
 
-def _without_trial(state: State, number: int, feedback: str) -> State:
+def _without_trial(state: State, number: int, event: Withdrawn) -> State:
     """Return the state without the result of a trial, which keeps its number."""
     trial = state.trials[number]
     about: Json = {**proposed(trial), "seed": None, "kind": trial.kind, "params": trial.params}
-    about |= {"instead_of": trial.instead_of, "corrected": trial.corrected, "feedback": feedback}
-    about |= {"rewards": None, "old_rewards": _old_rewards(trial), "was": trial}
-    about |= {"old_points": trial.old_points}
+    about["old_points"] = trial.old_points
+    if event.values:
+        values = state.space.from_json_values(event.values, measured=True)
+        about |= {"values": values, "params": state.space.unflatten(values)}
+        about["old_points"] += (trial.values,)
+    about |= {"instead_of": trial.instead_of, "corrected": trial.corrected}
+    about |= {"rewards": None, "old_rewards": _old_rewards(trial), "was": trial.was or trial}
+    about |= {"feedback": event.feedback, **_identity(state, trial, event)}
     gone: Trial[Any] = Trial(number=number, state="withdrawn", **about)
     return replace(_with_other(state, gone), stop=None)
 
@@ -447,6 +464,12 @@ def _with_other(state: State, trial: Trial[Any]) -> State:
         places = {n: tuple(p for p in each if p != last) for n, each in places.items()}
     kept = tuple(places[n] for n in range(len(trials)))
     return replace(state, trials=trials, places=kept, unshown=unshown)
+
+
+def _identity(state: State, trial: Trial[Any], event: Corrected | Withdrawn) -> Json:
+    """Return the origin and the revisions of a trial that was changed, here or in its source."""
+    here = {**trial.revisions, state.id: trial.revisions.get(state.id, 0) + 1}
+    return {"origin": trial.origin, "revisions": dict(event.revisions) or here}
 
 
 def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:
@@ -527,7 +550,10 @@ def _told(state: State, event: Told) -> State:
         if last is not None and _open(last) == values:
             proposal = Proposal(values, last.source, last.explanation)
     about = {**vars(proposal or Proposal(values, "user")), "values": values, "instead_of": asked}
-    trial = _trial(state, event, len(state.trials), **about)
+    number = len(state.trials)
+    own = origin_of(state.id, number, event.values, event.rewards)
+    about |= {"origin": event.origin or own, "revisions": dict(event.revisions)}
+    trial = _trial(state, event, number, **about)
     return replace(after, trials=(*state.trials, trial), stop=stop)
 
 
@@ -547,8 +573,13 @@ def _corrected(state: State, event: Corrected) -> State:
         "values": state.space.from_json_values(event.values, measured=True),
         "corrected": before.corrected + 1,
         "old_rewards": _old_rewards(before),
+        "instead_of": before.instead_of,
+        **_identity(state, before, event),
     }
-    trial = _trial(state, event, event.number, **about, instead_of=before.instead_of)
+    if event.revisions:
+        asked = event.instead_of
+        about["instead_of"] = state.space.from_json_values(asked) if asked else None
+    trial = _trial(state, event, event.number, **about)
     moved = trial.values != before.values
     trial = replace(trial, old_points=before.old_points + (before.values,) * moved)
     was, first = before.was or before, next(iter(trial.old_rewards), None)

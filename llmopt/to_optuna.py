@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import needs
 from llmopt.history import Direction, History, Proposal, Trial
+from llmopt.origin import as_text
 from llmopt.prompt.answer_parts import notes_of
 from llmopt.space import Categorical, Float, Space
 from llmopt.space.values import ABSENT
@@ -108,6 +109,8 @@ def trials_of(
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
+            violation=trial.measured_violation if limited else None,
+            origin=as_text(trial.origin, trial.revisions),
             deviation=space.deviation(trial.values) or None,
             outside=bool(space.outside(trial.values, former)) or None,
         )

@@ -13,6 +13,7 @@ from llmopt.errors import needs
 from llmopt.events import Queued, Started
 from llmopt.history import History, Trial
 from llmopt.journal import Journal
+from llmopt.origin import as_text
 from llmopt.prompt.log import Log
 from llmopt.report_page.page import write_page
 from llmopt.space import Categorical, Space, Value
@@ -47,7 +48,8 @@ def dataframe(
             },
             "stderr": trial.stderr,
             **{f"parts_{name}": value for name, value in trial.parts.items()},
-            "constraint_violation": trial.constraint_violation,
+            "constraint_violation": trial.measured_violation,
+            **({"total_violation": trial.constraint_violation} if space.limits else {}),
             **{
                 f"params_{name}": None if v is ABSENT else v
                 for name, v in zip(space.names, trial.values, strict=True)
@@ -60,6 +62,7 @@ def dataframe(
             "completion_tokens": trial.completion_tokens,
             "seconds": trial.seconds,
             **({} if trial.seed is None else {"seed": trial.seed}),
+            **({"origin": as_text(trial.origin, trial.revisions)} if trial.origin else {}),
         }
         for trial in trials
     ]

@@ -18,7 +18,7 @@ client
 packing
 data
 space
-history
+history origin
 repeats
 evaluation_loop
 evaluations
