@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias
 import numpy as np
 
 from llmopt.data import NO_DATA, TrialData
+from llmopt.two_way import two_way
 from llmopt.util.text import clean, short
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class History:
             account. True for a `merged` history.
         metrics: The names of the objectives; empty if unknown.
         places: See `State.places`.
+        measured: Of a `merged` history, the measurements, by number.
     """
 
     trials: tuple[Trial, ...] = ()
@@ -238,6 +240,7 @@ class History:
     noisy: bool = False
     metrics: tuple[str, ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
+    measured: tuple[Trial, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
     def complete(self) -> tuple[Trial, ...]:
@@ -256,10 +259,14 @@ class History:
         follow it. If evaluations are `noisy`, the loss is the mean plus its standard error, so that
         a lucky value does not win. The standard error is the recorded one, or an estimate from the
         repeats of all points: a point that was evaluated once needs a larger lead than one that was
-        evaluated often.
+        evaluated often. If points share seeds, the loss is without the `seed_effect`.
         """
         violation, loss = rank(trial, self.directions[0])
-        return violation, loss + (self._error(trial) if self.noisy else 0.0)
+        if not self.noisy:
+            return violation, loss
+        effect = self.seed_effect(trial)
+        loss -= effect if self.directions[0] == "minimize" else -effect
+        return violation, loss + self._error(trial)
 
     def better(self, trial: Trial, than: Trial | None) -> bool:
         """Whether a trial ranks before another one; every complete trial ranks before ``None``."""
@@ -296,8 +303,41 @@ class History:
         ]
 
     @cached_property
+    def _fit(self) -> tuple[dict[Any, float], float | None]:
+        """The effects of seeds on the first reward, and the deviation that they leave.
+
+        Only a repeat changes them: measurements after the last one are not fitted.
+        """
+        if not self.measured:
+            return {}, None
+        repeats = (t.measurements for t in self.complete if len(t.measurements) > 1)
+        last = max(map(max, repeats), default=-1)
+        each = ((t.number, self.measured[n]) for t in self.complete for n in t.measurements)
+        return two_way(
+            [(k, m.seed, m.rewards[0]) for k, m in each if m.rewards and m.number <= last]
+        )
+
+    @property
+    def seed_effects(self) -> Mapping[int | None, float]:
+        """How much larger the first reward is with each seed; empty if points share just one."""
+        return self._fit[0]
+
+    def seed_effect(self, trial: Trial) -> float:
+        """Return the mean of `seed_effects` over the measurements of a trial."""
+        effects = self.seed_effects
+        if not effects:
+            return 0.0
+        seeds = [self.measured[n].seed for n in trial.measurements] or [trial.seed]
+        return sum(effects.get(seed, 0.0) for seed in seeds) / len(seeds)
+
+    @cached_property
     def deviation(self) -> float:
-        """Standard deviation of one measurement, from all repeats together; 0 if there are none."""
+        """Standard deviation of one measurement, from all repeats together; 0 if there are none.
+
+        It does not contain the `seed_effects`.
+        """
+        if (rest := self._fit[1]) is not None:
+            return rest
         counts = np.array([t.evaluations for t in self.complete], dtype=float)
         told = np.array([t.stderr or 0.0 for t in self.complete])
         free = float((counts - 1).sum())

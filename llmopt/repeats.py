@@ -53,12 +53,13 @@ class Merged(Follower):
                 place, group = self._groups[key]
                 numbers = tuple([t.number for t in group])
                 self._trials[place] = replace(_merge(group), number=place, measurements=numbers)
-            own = History(tuple(self._trials))
+            own = History(tuple(self._trials), measured=history.trials)
             self._shown = tuple(
                 [t if t.evaluations < 2 else replace(t, stderr=own.stderr(t)) for t in own]
             )
             self._grown.clear()
-        return replace(history, trials=self._shown, noisy=True, places=())
+        shown, every = self._shown, history.trials
+        return replace(history, trials=shown, noisy=True, places=(), measured=every)
 
     def _add(self, trial: Trial, history: History) -> None:
         alone = trial.state != "complete"

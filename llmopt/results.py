@@ -640,6 +640,8 @@ class Results(Views, Account, Closing, Generic[Params]):
 
         With ``noisy=True`` that is the point whose mean, made worse by one standard error, is best.
         The error is estimated from the recorded errors and from repeated evaluations of points.
+        With ``seeded=True`` both are without the estimated effects of seeds; `Trial.reward` and
+        the front of several objectives have plain means.
         Evaluate a point again, and tell the result, to reduce its error.
 
         Raises:

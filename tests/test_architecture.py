@@ -18,6 +18,7 @@ client
 packing
 data
 space
+two_way
 history origin
 repeats
 evaluation_loop

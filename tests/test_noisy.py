@@ -6,16 +6,20 @@ import re
 from contextlib import closing
 from random import Random
 
+import numpy as np
 import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize, repeats
 from llmopt.client.model_facts import ModelFacts
 from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
+from llmopt.history import History, Trial
 from llmopt.policies import PolicySearch
 from llmopt.prompt import Situation, get_prompt
+from llmopt.repeats import Merged
 from llmopt.report_page.page import page
 from llmopt.service import search_json as service
 from llmopt.trackers import Callback
+from llmopt.two_way import two_way
 from llmopt.views import outcome
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -482,3 +486,92 @@ def test_a_history_is_read_in_time_linear_in_the_repeats(monkeypatch):
         optimizer.tell({"x": number % 3}, number)
     assert [len(t.measurements) for t in optimizer.history.trials] == [20] * 3
     assert len(merged) == 3
+
+
+def of_seeds(measured, direction="minimize", seeds=True):
+    """Return the merged history of ``(point, seed, reward)``; without `seeds`, of plain means."""
+    trials = [
+        Trial(i, None, (x,), (y,), seed=seed if seeds else None)
+        for i, (x, seed, y) in enumerate(measured)
+    ]
+    return Merged(lambda values: values).of(History(tuple(trials), (), (direction,)))
+
+
+@pytest.mark.parametrize(("direction", "sign"), [("minimize", 1.0), ("maximize", -1.0)])
+def test_a_point_measured_on_an_easy_seed_alone_is_not_best(tmp_path, direction, sign):
+    """Its 1.01 is worse than the 1.0 of the other point on that seed."""
+    path = tmp_path / "run.jsonl"
+    client = ScriptedClient([FIRST, "Start from: new\nProposal: x: 0.25", AGAIN, AGAIN, FIRST])
+    optimizer = LLMOptimizer(
+        SPACE, client, "words", direction, warmup=0, seeded=True, storage=path, compute=False
+    )
+    for reward in (1.0, 1.01, 1.2, 1.2):
+        optimizer.tell(optimizer.ask(), sign * reward)
+    best = optimizer.best
+    assert (best.params, best.evaluations) == ({"x": 0.5}, 3)
+    assert best.reward == pytest.approx(sign * 3.4 / 3)  # the plain mean
+    assert 0 < best.stderr < math.sqrt(0.04 / 9)  # without the effects of seeds
+    assert optimizer.recommend() == optimizer.history.ranked[0].params == {"x": 0.5}
+    assert service.status(optimizer)["best"]["params"] == {"x": 0.5}
+    optimizer.ask()
+    prompt = client.requests[-1].text
+    assert "Best first: #1 (" in prompt
+    assert "ranks and gains allow for what these add" in prompt
+    worse = "+" if sign > 0 else "-"  # than the better point, in spite of its mean
+    assert re.search(re.escape(worse) + r"0\.00\d+ against the best, #1", prompt), prompt[-1500:]
+    optimizer.close()
+    with closing(LLMOptimizer.load(path, client)) as loaded:
+        assert loaded.best == best
+
+
+def test_effects_of_seeds_and_the_noise_are_found():
+    rng = np.random.default_rng(0)
+    easy = (0.0, 2.0, -3.0)
+    measured = [(x, s, x + easy[s] + rng.normal(0, 0.1)) for x in range(20) for s in range(3)]
+    history = of_seeds([m for m in measured if m[1] == 0 or m[0] % 2])
+    effects = history.seed_effects
+    assert effects[1] - effects[0] == pytest.approx(2, abs=0.15)
+    assert effects[2] - effects[0] == pytest.approx(-3, abs=0.15)
+    assert history.deviation == pytest.approx(0.1, rel=0.4)
+    same = of_seeds([(x, s, y - easy[s]) for x, s, y in measured])
+    assert max(map(abs, same.seed_effects.values())) < 0.05
+    assert same.deviation == pytest.approx(0.1, rel=0.3)
+
+
+def test_a_search_of_single_points_after_the_last_repeat_keeps_the_effects():
+    measured = [(0, 0, 1.0), (1, 0, 1.4), (0, 1, 2.0), (1, 1, 2.5)]
+    effects = of_seeds(measured).seed_effects
+    assert effects
+    assert of_seeds([*measured, (2, 0, 9.0), (3, 0, 7.0)]).seed_effects == effects
+
+
+def test_means_are_plain_where_seeds_cannot_be_compared():
+    alone = [(0, 0, 1.0), (0, 0, 3.0), (1, 5, 2.5)]
+    assert of_seeds(alone).seed_effects == {}
+    assert of_seeds(alone).deviation == pytest.approx(math.sqrt(2))
+    many = [(x, seed, float(seed)) for x in (0, 1) for seed in range(65)]
+    assert of_seeds(many).seed_effects == {}
+    equal = of_seeds([(x, seed, 0.1) for x in (0, 1) for seed in range(3)])
+    assert (equal.deviation, equal.seed_effects) == (0.0, {})
+    additive = of_seeds([(x, s, 0.1 * x + 0.7 * s) for x in range(5) for s in range(4)])
+    assert additive.deviation < 1e-3
+    two_way([(x, s, 1e308 * (-1) ** s) for x in (0, 1) for s in range(3)])  # without an overflow
+
+
+@pytest.mark.parametrize(("spread", "most_regret"), [(0, 1.0), (0.3, 0.7)])
+def test_the_true_best_is_found_more_often_if_seeds_differ(spread, most_regret):
+    """200 searches: 34 points on one seed, then the best three of them on two more."""
+    hits, regrets = np.zeros(2), np.zeros(2)
+    for search in range(200):
+        rng = np.random.default_rng(search)
+        truth, easy = rng.uniform(0, 1, 34), rng.normal(0, spread, 3)
+        noisy = truth[:, None] + easy + rng.normal(0, 0.1, (34, 3))
+        top = np.argsort(noisy[:, 0])[:3].tolist()
+        cells = [(x, 0) for x in range(34)] + [(x, s) for s in (1, 2) for x in top]
+        measured = [(x, s, float(noisy[x, s])) for x, s in cells]
+        for fitted in (False, True):
+            regret = truth[of_seeds(measured, seeds=fitted).best.values[0]] - truth.min()
+            hits[int(fitted)] += regret == 0
+            regrets[int(fitted)] += regret
+    assert hits[1] >= hits[0] + (5 if spread else 0), hits
+    assert regrets[1] <= most_regret * regrets[0], regrets

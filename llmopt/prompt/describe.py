@@ -271,15 +271,17 @@ def rough(error: float) -> str:
     return f"{error:.0f}" if 100 <= error < 1e6 else f"{error:.2g}"
 
 
-def gain(trial: Trial, other: Trial) -> str:
+def gain(trial: Trial, other: Trial, seeds: float = 0.0) -> str:
     """Return how much better a trial's reward is, with the error of the paired difference.
+
+    The part of the difference that is due to their `seeds` is left out.
 
     If both were measured on the same initial states, the difference is more precise than either.
     A difference of more than ten standard errors is shown without its error.
     """
     if trial.rewards is None or other.rewards is None:
         return "no comparison"
-    change = trial.rewards[0] - other.rewards[0]
+    change = trial.rewards[0] - other.rewards[0] - seeds
     text = "no change" if change == 0 else f"{change:+.4g}"
     error = paired_error(trial, other)
     certain = error is None or abs(change) > _CERTAIN * error

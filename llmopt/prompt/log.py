@@ -113,7 +113,7 @@ class Log(Follower):
             space: The search space.
             labels: What the parameters are called.
         """
-        noise = history.noisy and history.deviation
+        noise = history.noisy and (history.deviation, history.seed_effects)
         setting = space, labels, history.directions, noise
         if self._setting != setting:
             self._reset()
@@ -362,10 +362,14 @@ class Log(Follower):
             return ""
         parent, before, notes = self.parent(trial), self._before(trial), []
         if parent is not None and parent.rewards is not None:
-            notes.append(f"{gain(trial, parent)} against #{parent.number + 1}")
+            notes.append(f"{self._gain(trial, parent)} against #{parent.number + 1}")
         if before is not None and before is not parent:
-            notes.append(f"{gain(trial, before)} against the best, #{before.number + 1}")
+            notes.append(f"{self._gain(trial, before)} against the best, #{before.number + 1}")
         return f" -> {'; '.join(notes)}" if notes else ""
+
+    def _gain(self, trial: Trial, other: Trial) -> str:
+        effect = self.history.seed_effect
+        return gain(trial, other, effect(trial) - effect(other))
 
     # -- where a point came from ----------------------------------------------------------
 
@@ -471,7 +475,9 @@ class Log(Follower):
     def noise(self) -> str:
         """Say how far measurements of one point lie apart, where it is known."""
         if deviation := self.history.deviation:
-            return f"One measurement has a standard deviation of about {rough(deviation)}."
+            seeds = " Means are of a point's own seeds; ranks and gains allow for what these add."
+            text = f"One measurement has a standard deviation of about {rough(deviation)}."
+            return text + seeds * bool(self.history.seed_effects)
         single = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
         if single:
             return f"The median standard error of a point is {rough(single[len(single) // 2])}."
