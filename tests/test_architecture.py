@@ -40,6 +40,7 @@ from_optuna
 to_optuna
 report_page
 views
+record
 resume_check
 other_search
 imports
