@@ -151,7 +151,10 @@ def soak(provider: str, asks: int, folder: Path) -> dict[str, Any]:
     assert len(waits) == usage.failed_requests - raised
     assert sum(w >= 3.0 for w in waits) >= counts["429"] - raised
     assert good - late == asks, "an answer was paid for and not used"
-    assert usage.prompt_tokens == 100 * asks
+    # A call that may be charged counts with the estimated tokens of its prompt.
+    more = usage.prompt_tokens - 100 * asks
+    assert (more > 0) == (usage.estimated > 0)
+    assert 0 <= more <= 5_000 * usage.estimated
     assert usage.cached_tokens == 60 * asks
     assert usage.completion_tokens == 7 * asks
     assert usage.cost is not None
