@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ Outcome = Literal[
     "withdrawn",  # it is not here, or stays here
     "refused",
 ]
+_EXPORT = "export the trials (`llmopt status FILE --csv`, or `trials_dataframe()`)"
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _OTHERS = (
@@ -144,7 +146,8 @@ class _Rows:
         if row.withdrawn:
             if trial is not None and newer:
                 return self._withdraw(number, row, trial)
-            return ImportedRow(number, "withdrawn", self._kept(trial, row))
+            gone = trial is None or trial.state == "withdrawn"
+            return ImportedRow(number, "withdrawn" if gone else "known", self._kept(trial, row))
         if trial is not None and not newer:
             return ImportedRow(number, "known", self._kept(trial, row))
         try:
@@ -214,10 +217,12 @@ class _Rows:
             return ImportedRow(number, "known")
         if same and trial.parts.items() <= one.parts.items():
             return ImportedRow(number, "completed")
-        was = "failed" if trial.rewards is None else f"had {trial.reward}"
+        was = ", ".join(f"{what} {old or 'none'}" for what, _, old in self._unlike(one, trial))
+        if trial.rewards != one.rewards or trial.values != one.values:
+            was = _shown(trial.rewards)
         if trial.values != one.values:
             was += f" at {short(self._space.labelled(trial.values))}"
-        return ImportedRow(number, "corrected", f"{name} {was}")
+        return ImportedRow(number, "corrected", f"{name} had {was}" if was else name)
 
     def _withdraw(self, number: int, row: Row, trial: Trial) -> ImportedRow:
         """Withdraw a trial that its source has withdrawn."""
@@ -250,13 +255,60 @@ class _Rows:
         return f"it is {self._named(trial.number)}, which was {done}"
 
     def _kept(self, trial: Trial | None, row: Row) -> str:
-        """Say why a trial does not follow a row, if it has changes that the row does not have."""
-        if trial is None or trial.revisions == row.revisions:
+        """Say how a row differs from its trial, which does not follow it."""
+        if trial is None or (row.withdrawn and trial.was):
             return ""
-        if is_newer(trial.revisions, row.revisions):
-            return f"{self._changed(trial)} since"
-        withdraw = f": if it is wrong, withdraw {CALLER.get().trial('trial', trial.number)}"
-        return f"{self._changed(trial)} here{withdraw if row.withdrawn and not trial.was else ''}"
+        caller, same = CALLER.get(), trial.revisions == row.revisions
+        since = not same and is_newer(trial.revisions, row.revisions)
+        said = f"{self._changed(trial)} {'since' if since else 'here'}"
+        if row.withdrawn:
+            wrong = f": if it is wrong, withdraw {caller.trial('trial', trial.number)}"
+            said = f"{self._named(trial.number)} still counts here" if same else said
+            return said if since else said + wrong
+        try:
+            unlike = self._unlike(self._result(row), trial)
+        except (LLMOptError, TypeError) as error:
+            return str(error) if same else said
+        each = [  # what a table has no column for is not other there
+            f"{what} {there or 'none'} there, {here or 'none'} here"
+            for what, there, here in unlike
+            if there or what in row.blank or not self._table
+        ]
+        if same and each:
+            said, take = self._named(trial.number), caller.trial("replaces", trial.number)
+            return f"{said} differs: {'; '.join(each)}. To take it over, tell it with {take}"
+        return "" if same else ": ".join(filter(None, [said, "; ".join(each)]))
+
+    def _unlike(self, one: Result, trial: Trial) -> list[tuple[str, str, str]]:
+        """Return the names of what differs, and its texts in a row and in its trial."""
+        outcome = ("reward", _shown(one.rewards), _shown(trial.rewards))
+        if trial.was:
+            return [(*outcome[:2], "withdrawn")]
+        names = dict.fromkeys((*trial.parts, *one.parts))
+        there, here = (" ".join(clean(each.feedback).split()) for each in (one, trial))
+        pairs: list[tuple[str, Any, Any]] = [
+            *zip(self._space.names, one.values, trial.values, strict=True),
+            ("feedback", there, here),
+            *((PARTS + name, one.parts.get(name), trial.parts.get(name)) for name in names),
+        ]
+        unlike = [(n, _text(a), _text(b)) for n, a, b in pairs if not _alike(a, b)]
+        return unlike if _alike(one.rewards, trial.rewards) else [outcome, *unlike]
+
+
+def _shown(rewards: tuple[float, ...] | None) -> str:
+    return "failed" if rewards is None else str(rewards[0] if len(rewards) == 1 else rewards)
+
+
+def _text(value: Any) -> str:
+    return "" if value in (None, "") else short(value)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Return whether values are equal, but for the digits that a spreadsheet drops."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return all(map(_alike, one, other))
+    both = all(isinstance(each, (int, float)) for each in (one, other))
+    return math.isclose(one, other, rel_tol=1e-9) if both else bool(one == other)
 
 
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:
@@ -288,7 +340,8 @@ def _values_of(space: Space, row: Row, table: bool) -> tuple[Value, ...]:
                 values.append(None)
                 continue
             if not space.condition(index):
-                raise ParameterError(f"no value for {name!r}: add it to the table")
+                add = "add it to" if table else f"{_EXPORT}, add it as a column, and import"
+                raise ParameterError(f"no value for {name!r}: {add} the table")
             values.append(ABSENT)  # `check` says where it is needed
             continue
         value = row.params[name]

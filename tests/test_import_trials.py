@@ -127,7 +127,9 @@ def test_rows_of_another_space_are_refused_and_each_is_reported(tmp_path, caplog
     assert "row 2 refused: `lr`=0.9 is outside [0.0, 0.45]" in str(report)
 
     larger = make({**SPACE, "drop": Float(0.0, 0.5)})
-    assert "no value for 'drop': add it to the table" in str(larger.import_trials(old))
+    said = str(larger.import_trials(old))
+    assert "no value for 'drop': export the trials (`llmopt status FILE --csv`" in said
+    assert "no value for 'drop': add it to the table" in str(larger.import_trials(table()))
     assert larger.import_trials([{**row, "drop": 0.0} for row in table()]).taken == 3
 
 
@@ -389,7 +391,9 @@ def test_a_correction_follows_its_trial_to_the_search_that_imported_it(tmp_path)
         first.tell(POINTS[0][0], 2.5)  # another measurement, and no correction
     report = noisy.import_trials(path)
     assert report.counts == {"corrected": 2, "known": 1, "taken": 1}
-    assert "corrected: trial 0 (#1) had 3.0\nrow 2 corrected: trial 1 (#2) failed" in str(report)
+    assert "corrected: trial 0 (#1) had 3.0\nrow 2 corrected: trial 1 (#2) had failed" in str(
+        report
+    )
     assert [t.reward for t in noisy.trials] == [2.5, 7.0, 1.0, 2.5]
     assert noisy.trials[0].feedback == "read again"
     assert noisy.trials[0].parts == {"ee": 9}
@@ -517,14 +521,56 @@ def test_an_import_undoes_nothing_that_was_corrected_or_withdrawn_here(tmp_path)
     for number in range(3):
         source.withdraw(trial=number)
     report = optimizer.import_trials(source.storage)
-    assert report.counts == {"withdrawn": 3}
+    assert report.counts == {"known": 2, "withdrawn": 1}
     for number in (1, 2):
         said = f"it is trial #{number}, which was corrected here: if it is wrong"
-        assert f"row {number} withdrawn: {said}, withdraw trial={number - 1}" in str(report)
+        assert f"row {number} known: {said}, withdraw trial={number - 1}" in str(report)
     source.tell(POINTS[2][0], 1.0, replaces=2)
     assert optimizer.import_trials(source.storage).rows[2].outcome == "known"
     assert [t.state for t in optimizer.trials] == ["complete", "failed", "withdrawn"]
     source.close()
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv"])
+def test_an_edit_of_an_exported_table_is_said(kind, tmp_path, capsys):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        rows = given(kind, source, capsys)
+    if kind == "csv":
+        lines = rows.read_text().splitlines()
+        cells = [lines[0].split(","), *(line.split(",") for line in lines[1:])]
+        table = [dict(zip(cells[0], row, strict=True)) for row in cells[1:]]
+    else:
+        table = rows.to_dict("records")
+    assert str(optimizer.import_trials(table)).endswith(": 3 known")
+    table[0] |= {"reward": 55.0, "params_layers": 3, "feedback": "brown", "parts_ee": 2}
+    table[1] |= {"state": "withdrawn"}
+    table[2] |= {"state": "failed", "reward": ""}
+    events = optimizer._journal.state.count
+    assert str(optimizer.import_trials(table)).splitlines() == [
+        "trials of the table: 3 known",
+        "row 1 known: trial #1 differs: reward 55.0 there, 3.0 here; layers 3 there, 2 here; "
+        "feedback 'brown' there, 'seen' here; parts_ee 2.0 there, none here. To take it over, "
+        "tell it with replaces=0",
+        "row 2 known: trial #2 still counts here: if it is wrong, withdraw trial=1",
+        "row 3 known: trial #3 differs: reward failed there, 1.0 here. To take it over, tell it "
+        "with replaces=2",
+    ]
+    table[0]["reward"] = "n/a"
+    assert "row 1 known: reward='n/a'" in str(optimizer.import_trials(table))
+    optimizer.withdraw(trial=2)
+    assert "row 3 known: it is trial #3, which was withdrawn since: reward failed there" in str(
+        optimizer.import_trials(table)
+    )
+    assert optimizer._journal.state.count == events + 1
+
+
+def test_a_correction_of_words_or_parts_says_what_they_were(tmp_path):
+    source, optimizer = imported_from(tmp_path / "old.jsonl")
+    with source:
+        source.tell(*POINTS[0], replaces=0, feedback="brown", parts={"ee": 2})
+        report = str(optimizer.import_trials(source.storage))
+        assert report.endswith("row 1 corrected: trial #1 had feedback 'seen', parts_ee none")
 
 
 def test_a_trial_that_was_corrected_in_both_searches_counts_once(tmp_path):
@@ -536,7 +582,10 @@ def test_a_trial_that_was_corrected_in_both_searches_counts_once(tmp_path):
         optimizer.withdraw(trial=2)
         report = optimizer.import_trials(source.storage)
         assert report.counts == {"known": 3}
-        assert "row 3 known: it is trial #3, which was withdrawn" in str(report)
+        for n, here in enumerate(("2.5", "2.5", "withdrawn"), 1):
+            done = "corrected" if n < 3 else "withdrawn"
+            said = f"it is trial #{n}, which was {done} here: reward 2.0 there, {here} here"
+            assert f"row {n} known: {said}" in str(report)
     assert [t.reward for t in optimizer.trials] == [2.5, 2.5, None]
 
 
