@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Unpack
 
@@ -36,6 +38,8 @@ from llmopt.util.text import clean, short
 from llmopt.views import Views, outcome
 
 logger = logging.getLogger(__name__)
+
+_SIMILAR = 0.75  # of the names of two parts of which one may be misspelled, from 0 to 1
 
 
 class Results(Record[Params], Views, Account, Closing, Generic[Params]):
@@ -300,20 +304,45 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             )
 
     def doubt(self, trial: Trial[Any]) -> str:
-        """Say why a trial's point could not have been proposed, and which is near; else nothing.
+        """Say why a trial's point could not have been proposed, or a part is misspelled, perhaps.
 
         Of a point that was measured in place of another one, only numbers beyond a bound are in
-        doubt.
+        doubt. A part is in doubt if no earlier trial has it, and they have one of a similar name.
         """
         if trial.state == "withdrawn":
             return ""
         moved, former = trial.instead_of is not None, self._journal.state.former
         wrong = doubt_of(self.space, trial.values, moved, former)
         right = CALLER.get().trial("replaces", trial.number)
-        return wrong and (
+        said = wrong and (
             f"{self.named(trial.number)}: {wrong}. It was recorded all the same; if "
             f"that is a mistake, record the right point with {right}"
         )
+        return ". ".join(filter(None, [said, *self._doubts_of_parts(trial)]))
+
+    def _doubts_of_parts(self, trial: Trial[Any]) -> Iterator[str]:
+        """Yield, for each part that no earlier trial has, which similar name they have."""
+        new, earlier = set(trial.parts), self._journal.state.trials[: trial.number]
+        for before in earlier:
+            if not new:
+                return
+            new -= before.parts.keys()
+        names = {name for before in earlier for name in before.parts}
+        caller = CALLER.get()
+        right = caller.trial("replaces", trial.number)
+        for name in sorted(new):
+            for near in difflib.get_close_matches(name, names, n=1, cutoff=_SIMILAR):
+                if near in trial.parts:  # then they are two parts
+                    continue
+                value = trial.parts[name]
+                remedy = f"{right}, {caller.argument('parts', {near: value, name: None})}"
+                if caller.options:
+                    given = shlex.quote(f"{near}={value}"), shlex.quote(f"{name}=")
+                    remedy = f"{right} --part {given[0]} --part {given[1]}"
+                yield (
+                    f"{self.named(trial.number)}: no earlier trial has a part {name!r}; did you "
+                    f"mean {near!r}? Correct it with {remedy}"
+                )
 
     def repeated(self, result: Result) -> Trial[Any] | None:
         """Return the withdrawn trial that a result corrects, or the last of a point told again."""

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -952,6 +953,31 @@ def test_status_names_the_number_with_which_a_doubtful_trial_is_corrected(tmp_pa
     (shown,) = run(capsys, "status", file, "--trials")
     for trial in (told[0], shown):
         assert trial["warning"].endswith("with --replaces 1")
+
+
+def test_a_part_with_a_similar_name_to_that_of_earlier_trials_is_doubted(tmp_path, capsys, caplog):
+    file = write(tmp_path, model="network")
+
+    def told(x, *names):
+        parts = [word for name in names for word in ("--part", f"{name}=2.4")]
+        (trial,) = run(capsys, "tell", file, f'{{"x": {x}, "k": 1}}', "--reward", "1", *parts)
+        return trial.get("warning")
+
+    assert [told(1, "impurity"), told(2, "colour")] == [None, None]
+    said = told(3, "impurty")
+    assert said == (
+        "trial #3: no earlier trial has a part 'impurty'; did you mean 'impurity'? "
+        "Correct it with --replaces 3 --part impurity=2.4 --part impurty="
+    )
+    assert caplog.messages[-1] == said
+    assert [told(4, "impurty"), told(5, "impurity", "impurity2")] == [None, None]  # said; new
+    run(capsys, "tell", file, *said.partition("with ")[2].split())
+    trial = open_file(file, reads=True).trials[2]
+    assert dict(trial.parts) == {"impurity": 2.4}
+    optimizer = open_file(file, reads=True)
+    assert optimizer.doubt(trial) == ""
+    doubt = optimizer.doubt(replace(trial, parts={"color": 1.0}))
+    assert doubt.endswith("Correct it with replaces=2, parts={'colour': 1.0, 'color': None}")
 
 
 def test_messages_of_the_shell_name_its_options_and_say_what_counts(tmp_path, capsys):
