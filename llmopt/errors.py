@@ -74,7 +74,13 @@ class StorageError(LLMOptError, OSError):
 
 
 class StorageInUseError(StorageError):
-    """Another process has the run file open for writing; try again later."""
+    """Another process has the run file open for writing; try again later.
+
+    Attributes:
+        lent: Whether it waits for its model, and others may record results of the same search.
+    """
+
+    lent = False
 
 
 class BudgetExceededError(LLMOptError):

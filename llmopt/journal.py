@@ -178,7 +178,9 @@ class Journal:
             if not _locked(self._file, path) or not _is_at(path, self._place):
                 raise StorageInUseError(_in_use(path))
             if not beside and _is_lent(path):
-                raise StorageInUseError(_in_use(path))
+                in_use = StorageInUseError(_in_use(path))
+                in_use.lent = True
+                raise in_use
             self._made = made  # only who has the lock may remove it
             if status.st_size > MAX_JOURNAL:
                 raise StorageError(f"{path} has more than {MAX_JOURNAL:,} bytes: begin another")

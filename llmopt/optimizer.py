@@ -207,18 +207,20 @@ class LLMOptimizer(Asks[Params]):
 
     def _open(self, given: SearchOptions, there: Started | None, seed_given: bool) -> Journal:
         """Return the journal: of a stored search that resumes, or of a new one."""
-        path = None if given.storage is None else Path(given.storage).expanduser()
+        path, changes = None if given.storage is None else Path(given.storage).expanduser(), ""
         if there is not None:
             stored = there.identity.get("options", {})
             if given.warmup == "auto" and stored.get("warmup_points") is None:
                 # It followed from how many points were planned then.
                 self.n_warmup = whole_number("warmup", stored.get("warmup", self.n_warmup), 0)
-            check_same(there, self.started(), path, seed_given=seed_given)
+            changes = check_same(there, self.started(), path, seed_given=seed_given)
             self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
         # An ask that waits has read this space: beside it, no other one is written.
         space = there and there.identity["space"]
         beside = not self._asks and space == self.started().identity["space"]
         journal = Journal(path, self._first_state(), given.durable, beside)
+        if changes:  # not while another one has the file: it may be tried again
+            logger.warning("%s: resumes with %s", path, changes)
         self._begin(journal, there)
         return journal
 

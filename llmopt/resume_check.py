@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import fields
@@ -23,8 +22,6 @@ from llmopt.state import LIMITS, State
 from llmopt.util.caller import CALLER
 from llmopt.util.text import difference, short
 
-logger = logging.getLogger(__name__)
-
 _SHOWN = 3  # differences that one message names
 _HINTS = {
     "description": " (a PolicySearch makes it of env, wrappers, starts and description)",
@@ -39,12 +36,12 @@ def split_options(options: Mapping[str, Any]) -> tuple[Json, Json]:
     return fixed, {name: value for name, value in options.items() if name in _CHANGING}
 
 
-def check_same(there: Started, now: Started, path: object, *, seed_given: bool) -> None:
-    """Raise unless a stored search means the same to the optimizer that resumes it.
+def check_same(there: Started, now: Started, path: object, *, seed_given: bool) -> str:
+    """Return what is new in a search that resumes; raise unless it means the same.
 
     Parameters, directions, task and beginning must be the same. How the model is asked may change,
     and so may units, the table of candidates, constraints and forbidden combinations, and a search
-    may become noisy; that is logged in one line.
+    may become noisy.
 
     Raises:
         StorageError: The search is another one; the message names the first differences.
@@ -93,8 +90,7 @@ def check_same(there: Started, now: Started, path: object, *, seed_given: bool) 
     seeds = there.identity.get("seed"), now.identity.get("seed")
     if seed_given and seeds[0] != seeds[1]:
         changes.append(f"another seed ({difference(*seeds)}), and keeps the stored one")
-    if changes:
-        logger.warning("%s: resumes with %s", path, "; ".join(changes))
+    return "; ".join(changes)
 
 
 def _space_differences(there: Json, now: Json) -> list[str]:

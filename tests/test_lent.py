@@ -178,19 +178,56 @@ def test_a_file_that_is_replaced_or_shortened_meanwhile_is_refused():
         asking(lambda: os.truncate("s.jsonl", 100))
 
 
-def test_other_candidates_have_to_wait_for_the_ask(capsys):
-    stock = Path("stock.csv")
-    stock.write_text("x\n1\n2\n")
-    said = []
+EDITS = {
+    "candidates": "stock.csv",
+    "constraints": ["x <= 1"],
+    "forbidden": [{"x": {">": 1}}],
+    "space": {"x": {"type": "number", "minimum": -3, "maximum": 3, "unit": "h"}},
+}
 
-    def meanwhile():
-        run(capsys, "tell", '{"x": 2}', "--reward", "1")
-        stock.write_text("x\n1\n")
-        said.append(run(capsys, "tell", '{"x": 2}', "--reward", "2", status=2))
 
-    asking(meanwhile, candidates="stock.csv")
-    assert "in use" in said[0]
+@pytest.mark.parametrize("edited", EDITS)
+@pytest.mark.parametrize("model", ["folder:wm", "folder:other"])
+def test_results_are_recorded_after_an_edit_while_a_model_thinks(edited, model, capsys, caplog):
+    """As the search is stored; the edit applies from the next ask on."""
+    stock, described = Path("stock.csv"), dict(DESCRIBED)
+    if edited == "candidates":
+        described |= {"candidates": "stock.csv"}
+        stock.write_text("x\n1\n2\n3\n-1\n-2\n")
+    Path("s.json").write_text(json.dumps(described))
+    run(capsys, "ask", "-n", "2", "--model", "folder:wm")
+    with waiting_ask() as ask:
+        stock.write_text("x\n1\n2\n2.5\n-1\n-2\n")  # without p2
+        Path("s.json").write_text(json.dumps({**described, "model": model, edited: EDITS[edited]}))
+        for command in (
+            ("tell", "p2", "--reward", "5"),
+            ("tell", '{"x": -1}', "--reward", "7"),
+            ("tell", "--replaces", "1", "--reward", "6"),
+            ("withdraw", "p1"),
+        ):
+            caplog.clear()
+            run(capsys, *command)
+            (said,) = caplog.messages
+            assert "applies from the next `llmopt ask` on" in said
+        if edited == "candidates":
+            caplog.clear()
+            assert "wait for its points" in run(capsys, "enqueue", '{"x": 2.5}', status=2)
+            assert len(caplog.messages) == 1
+        else:
+            run(capsys, "enqueue", '{"x": 2.5}')
+        caplog.clear()
+        assert main([*ASK[3:], "--wait", "1"]) == 2
+        assert "in use" in "".join(caplog.messages)
+        assert len(caplog.messages) == 1
+        events = [line.split('"')[3] for line in Path("s.jsonl").read_text().splitlines()]
+        assert "started" not in events[events.index("called") :]
+        (point,) = answered(ask)
+    assert point["params"] == {"x": 1.0 if edited == "candidates" else 2.5}
+    caplog.clear()
     run(capsys, "tell", '{"x": 2}', "--reward", "2")
+    assert "resumes with other" in caplog.text
+    status = json.loads(run(capsys, "status"))
+    assert (status["trials"], status["usage"]["requests"]) == (3, 1)
 
 
 def test_a_folder_without_room_for_the_lock_keeps_the_file(capsys):

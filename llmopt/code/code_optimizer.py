@@ -16,6 +16,7 @@ resumes a killed search.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,8 @@ from llmopt.util.threads import Lock
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+logger = logging.getLogger(__name__)
 
 _REASON = 1000  # characters of why a search ended
 
@@ -197,11 +200,15 @@ class CodeOptimizer(CodeViews, Account, Closing):
     ) -> Journal:
         """Return the journal: of a stored search that resumes, or of a new one."""
         path, there = None if storage is None else Path(storage).expanduser(), None
+        changes = ""
         if path is not None and path.is_file() and path.stat().st_size > 0:
             there = read_started(path)
-            check_same(there, self._started(model, seed_given), path, seed_given=seed_given)
+            now = self._started(model, seed_given)
+            changes = check_same(there, now, path, seed_given=seed_given)
             self.seed = whole_number("seed", there.identity.get("seed"), 0, MOST_SEED)
         journal = Journal(path, State(self._programs, (self.direction,), self.seed), durable=True)
+        if changes:
+            logger.warning("%s: resumes with %s", path, changes)
         now = self._started(model, True)
         if there is None or (there.options, there.facts) != (now.options, now.facts):
             journal.begin(now)

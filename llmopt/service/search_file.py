@@ -165,7 +165,7 @@ def _open(
             return _to_read(kind, arguments, path)
         while True:
             try:
-                return kind(storage=path, **arguments)
+                return _to_write(kind, arguments, path)
             except StorageInUseError:
                 if time.monotonic() >= until:
                     raise
@@ -173,7 +173,7 @@ def _open(
                     logger.warning(
                         "%s is in use by another program, perhaps an `llmopt ask` that waits for "
                         "its model: waiting up to %g s. To go on sooner, answer its request, or "
-                        "end it (`lsof %s` names it); `llmopt ask` then repeats the same request",
+                        "end it (`lsof %s` names it)",
                         path, wait, path,
                     )  # fmt: skip
                     said = True
@@ -186,6 +186,24 @@ def _open(
         if isinstance(error, LLMOptError):
             raise
         raise LLMOptError(str(error)) from error
+
+
+def _to_write(
+    kind: type[LLMOptimizer[Any]], arguments: dict[str, Any], path: Path | None
+) -> LLMOptimizer[Any]:
+    """Open a search; as it is stored, to record beside an ask that began before it was edited."""
+    try:
+        return kind(storage=path, **arguments)
+    except StorageInUseError as error:
+        if path is None or not error.lent or kind is not Recorder:
+            raise
+    optimizer = kind(storage=path, **_as_stored(arguments, path))
+    logger.warning(
+        "%s: `llmopt ask` waits for its model. What was edited since (candidates, limits, units) "
+        "applies from the next `llmopt ask` on, and not yet here",
+        path,
+    )
+    return optimizer
 
 
 def _with_own_model(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -218,6 +236,11 @@ def _without_table(arguments: dict[str, Any], path: Path | None) -> dict[str, An
     if path is None or not (fault := _fault_of_table(arguments, path)):
         return {}
     logger.warning("%s is used without its candidates: %s", path, fault)
+    return _as_stored(arguments, path)
+
+
+def _as_stored(arguments: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the arguments of a stored search, without the rows of its candidates."""
     own = {"compute_packages": arguments["compute_packages"]}
     return _with_own_model(_arguments(path) | own, path)
 
