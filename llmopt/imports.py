@@ -35,6 +35,7 @@ Outcome = Literal[
     "withdrawn here",  # its source has withdrawn it since
     "restored",  # it was withdrawn here with its source, which has given it a result again
     "withdrawn",  # it is not here, or stays here
+    "open",  # it has no reward yet
     "refused",
 ]
 _EXPORT = "export the trials (`llmopt status FILE --csv`, or `trials_dataframe()`)"
@@ -75,11 +76,11 @@ class ImportReport:
 
     @property
     def all_refused(self) -> bool:
-        """Whether there are rows beside withdrawn ones, and none could be taken."""
-        return {row.outcome for row in self.rows} - {"withdrawn"} == {"refused"}
+        """Whether there are rows beside withdrawn and open ones, and none could be taken."""
+        return {row.outcome for row in self.rows} - {"withdrawn", "open"} == {"refused"}
 
     def __str__(self) -> str:
-        out = {"withdrawn": " (not imported)"}
+        out = {"withdrawn": " (not imported)", "open": " (no reward yet)"}
         each = (f"{n} {outcome}{out.get(outcome, '')}" for outcome, n in self.counts.items())
         counts = ", ".join(each) or "none"
         told = [row for row in self.rows if row.reason]
@@ -139,6 +140,8 @@ class _Rows:
 
     def read(self, number: int, row: Row) -> ImportedRow:
         """Add what to record of a row, and return its outcome."""
+        if row.reward == "" and not row.trouble:
+            return ImportedRow(number, "open")
         if row.origin and (latest := self._latest[row.origin]) != number:
             return ImportedRow(number, "known", f"row {latest} is of the same trial")
         trial = self._known.get(row.origin)

@@ -40,7 +40,7 @@ class Row:
     """One trial of a source: its parameters by name, and the arguments of `tell`."""
 
     params: dict[str, Any]  # texts where the source is a text
-    reward: Any  # a number, a tuple of them, or ``None`` for a failed trial
+    reward: Any  # a number, a tuple of them, ``None`` for a failed trial, ``""`` if it is open
     words: dict[str, Any] = field(default_factory=dict)  # further arguments of `tell`
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
@@ -177,7 +177,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
-    reward, trouble = None, ""
+    reward: Any = None
+    trouble = ""
     state = str(cells.get("state", "complete")).lower()
     named = len(objectives) == 1 and objectives[0] in row
     by_name = named and "reward" not in row
@@ -187,7 +188,9 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
-    if state == "complete" and not any(value is None for value in found):
+    if not {"state", "feedback"} & cells.keys() and any(row.get(n) == "" for n in columns):
+        reward = ""
+    elif state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
     if named and not by_name and objectives[0] not in ("0", "reward"):
         trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"

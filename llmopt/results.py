@@ -420,8 +420,10 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` (as `tell` takes it) and
                 ``parts_NAME`` for each part. An objective's own name can replace ``reward``. A row
-                with none of the reward columns is refused. One with a text in ``instead_of`` may
-                lie beyond bounds; as JSON it is the point that was asked for.
+                with none of the reward columns is refused. One of a CSV file with an empty reward
+                has failed if its ``state`` or ``feedback`` says something; else it is skipped as
+                not yet measured. One with a text in ``instead_of`` may lie beyond bounds; as JSON
+                it is the point that was asked for.
 
         Returns:
             The outcome of each row; print it.

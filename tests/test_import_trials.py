@@ -255,6 +255,20 @@ def test_the_shell_takes_them(tmp_path, capsys):
 
 
 class TestTables:
+    def test_a_row_with_an_empty_reward_is_taken_once_it_is_measured(self, tmp_path):
+        path, optimizer = tmp_path / "plan.csv", make()
+        plan = "lr,layers,act,reward,feedback\n0.1,2,relu,3,\n0.2,2,relu,,\n0.3,2,relu,,spilled\n"
+        path.write_text(plan)
+        assert str(optimizer.import_trials(path)).endswith(": 2 taken, 1 open (no reward yet)")
+        path.write_text(plan.replace("0.2,2,relu,", "0.2,2,relu,57"))
+        assert str(optimizer.import_trials(path)).endswith(": 2 known, 1 taken")
+        assert [t.reward for t in optimizer.trials] == [3.0, None, 57.0]
+        path.write_text("lr,layers,act,reward,state\n0.8,2,relu,,failed\n")
+        assert optimizer.import_trials(path).taken == 1
+        pair = make(direction={"a": "minimize", "b": "maximize"})
+        path.write_text("lr,layers,act,a,b\n0.1,2,relu,1,\n0.2,2,relu,1,2\n")
+        assert pair.import_trials(path).counts == {"open": 1, "taken": 1}
+
     def test_control_characters_of_a_header_reach_no_terminal(self, tmp_path, capsys, caplog):
         path = tmp_path / "t.csv"
         path.write_text("lr,layers,act,reward,\x1b[31mred\n0.1,2,relu,1,2\n")
