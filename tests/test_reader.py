@@ -119,6 +119,9 @@ HEAT = Space({"heat": Float(20, 80, unit="°C"), "time": Int(1, 48, unit="eq."),
         "heat: 77.5 °C, time: 18 eq., x: 1",
         "heat: **77.5°C**; time = 18eq.; x = 1",
         "x: 1\nheat: `77.5\u00a0°C`.\ntime: 18\n",
+        "heat: 77.5 ° C, time: 18 eq ., x: 1",
+        "heat: 77.5ºC, time: 18 eq., x: 1",
+        '{"heat": "77.5 ˚ C", "time": "18 eq.", "x": 1}',
         '{"heat": "77.5 °C", "time": "18 eq.", "x": 1}',
     ],
 )
@@ -128,7 +131,9 @@ def test_a_value_may_have_the_unit_of_its_parameter(text):
     assert words.values == (77.5, 18, 1.0)
 
 
-@pytest.mark.parametrize("wrong", ["170 °F", "77 degC", "350 K", "77 °C 18 h", "60-70 °C"])
+@pytest.mark.parametrize(
+    "wrong", ["170 °F", "77 degC", "350 K", "77 °C 18 h", "60-70 °C", "77 °c", "7 7 °C"]
+)
 def test_a_value_with_another_unit_is_a_complaint_that_names_both(wrong):
     for text in (f"heat: {wrong}, time: 2, x: 1", f'{{"heat": "{wrong}", "time": 2, "x": 1}}'):
         with pytest.raises(ParseError) as caught:

@@ -450,6 +450,8 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
     assert right["corrected"] == 2  # a part that was missing is no correction
     said = run(capsys, "tell", file, '{"x": 3, "k": 2}', "--reward", "1", "--part", "ee=", status=2)
     assert "--part ee=: expected NAME=NUMBER" in said
+    said = run(capsys, "tell", file, "--replaces", "1", "--part", "ee=1,9", status=2)
+    assert "--part ee=1,9: expected NAME=NUMBER: write 1.9" in said
     told = '{"params": {"x": 3, "k": 2}, "reward": 1, "parts": {"ee": null}}'
     assert "parts['ee']=None" in run(capsys, "tell", file, told, status=2)
     assert run(capsys, "status", file, "--trials") == [right]
@@ -880,7 +882,7 @@ def test_results_and_points_may_have_the_unit_of_a_parameter(tmp_path, capsys, c
         params("tell", json.dumps(measured), "--instead-of", "p1", "--reward", "1")["heat"] == 81.5
     )
     assert params("tell", '{"heat": "75°C"}', "--replaces", "1")["heat"] == 75
-    assert params("enqueue", '{"heat": "40 °C"}') == {"heat": 40}
+    assert params("enqueue", '{"heat": "40 º C"}') == {"heat": 40}
     assert params("withdraw", '{"heat": "40 °C"}') == {"heat": 40}
     table = tmp_path / "table.csv"
     table.write_text("heat,time,reward\n30 °C,3,2\n31,3,2\n304 K,3,2\n", encoding="utf-8")

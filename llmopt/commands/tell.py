@@ -133,7 +133,8 @@ def _part(text: str, corrects: bool) -> tuple[str, float | None]:
     try:
         return name, None if corrects and equals and not value else float(value)
     except ValueError:
-        raise LLMOptError(f"--part {text}: expected NAME=NUMBER, such as yield=78.8") from None
+        remedy = written(value) or ", such as yield=78.8"
+        raise LLMOptError(f"--part {text}: expected NAME=NUMBER{remedy}") from None
 
 
 def _results(args: argparse.Namespace) -> Iterator[object]:

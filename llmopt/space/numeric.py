@@ -13,7 +13,7 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError, warn_user
 from llmopt.space.values import Value, as_number, decimal_places
 from llmopt.space.when import read_when
-from llmopt.util.numbers import read_number
+from llmopt.util.numbers import read_number, without_unit
 from llmopt.util.text import nfc, short, written
 
 _INT_LIMIT = 2**64  # integers are encoded as floats and stored as NumPy integers
@@ -273,7 +273,7 @@ class _Number(BaseDimension):
         """Read the text of a finite number, alone or with the unit."""
         number = read_number(text, whole=isinstance(self, Int), unit=self.unit)
         if number is None:
-            value = text.strip().removesuffix(self.unit)
+            value = without_unit(text, self.unit)
             raise self._unreadable(text, self._expected() + written(value) * ("," in value))
         return number
 
@@ -291,8 +291,8 @@ class Float(_Number):
             dimension. Not allowed with `log`.
         when: Condition under which a point has this parameter: ``{"optimizer": "sgd"}``. See
             `llmopt.space.when`.
-        unit: Unit of the values, such as ``"°C"``, for prompts and reports. Texts with exactly this
-            unit, such as ``"80 °C"``, are read as numbers.
+        unit: Unit of the values, such as ``"°C"``, for prompts and reports. Texts with this
+            unit, such as ``"80 °C"``, are read as numbers; spaces in it are ignored.
 
     Raises:
         SpaceError: A bound is not finite, `low` is above `high`, `log` or `step` does not fit the
@@ -332,7 +332,8 @@ class Int(_Number):
 def _read_unit(unit: Any) -> str:
     """Return a unit, or raise `SpaceError` if a number could be read otherwise with it."""
     if isinstance(unit, str) and unit == unit.strip()[:_LONGEST_UNIT] and unit.isprintable():
-        exact = all(read_number(f"{n}{unit}", unit=unit) == n for n in (1, 10))
+        plain = "".join(unit.split())
+        exact = all(read_number(f"{n}{plain}", unit=unit) == n for n in (1, 10))
         if exact and not unit[:1].isdigit():
             return nfc(unit)
     raise SpaceError(

@@ -31,9 +31,19 @@ _NUMBER = re.compile(
 _LONGEST = 400  # characters of a number
 
 PLAIN = str.maketrans(
-    dict.fromkeys(_MINUS, "-") | dict.fromkeys(_BLANKS, " ") | {"\u00b5": "\u03bc"}
+    dict.fromkeys(_MINUS, "-")
+    | dict.fromkeys(_BLANKS, " ")
+    | {"\u00b5": "\u03bc"}  # micro sign
+    | dict.fromkeys("\u00ba\u02da", "\u00b0")  # degree sign
 )
-"""Turns each minus sign, blank and micro sign into the plain one; a text keeps its length."""
+"""Turns each sign into the plain one of those that look alike; a text keeps its length."""
+
+
+def without_unit(text: str, unit: str) -> str:
+    """Return a text without the unit at its end; blanks in it and look-alikes are ignored."""
+    signs = "".join(nfc(unit).translate(PLAIN).split())
+    end = " *".join(map(re.escape, signs)) + r"\Z"
+    return re.sub(end, "", nfc(text).translate(PLAIN).strip())
 
 
 def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | int | None:
@@ -42,7 +52,7 @@ def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | in
     Args:
         text: The whole text of a value; marks of Markdown and TeX around it are ignored.
         whole: Whether to return an `int` if the number is whole.
-        unit: Text that may follow the number, with or without a blank between them.
+        unit: Text that may follow the number; blanks before and in it do not matter.
     """
     if len(text) > _LONGEST:
         return None
@@ -54,8 +64,7 @@ def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | in
     number = _TIMES.sub("*", _EXPONENT.sub(lambda m: "^" + m[0].translate(_RAISED), text.strip()))
     match = _NUMBER.fullmatch(" ".join(number.split()))
     if match is None:
-        alone = nfc(text).removesuffix(nfc(unit).translate(PLAIN))
-        return read_number(alone, whole=whole) if unit else None
+        return read_number(without_unit(text, unit), whole=whole) if unit else None
     exponent = match["e"] or match["power"] or match["braced"] or match["round"] or "0"
     written = f"{match['sign']}{match['plain'] or match['factor'] or '1'}e{exponent}"
     value = float(written)
