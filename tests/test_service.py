@@ -717,11 +717,10 @@ def test_a_withdrawal_that_is_refused_names_the_trials_of_the_point(tmp_path, ca
 
 def test_a_reward_that_is_no_number_is_refused_with_the_way_to_record_a_failure(tmp_path, capsys):
     file, point = write(tmp_path, model="network"), '{"x": 1, "k": 1}'
-    for text in ("nan", "NaN", "None", "abc"):
+    for text in ("nan", "NaN", "None", "abc", "Infinity", "1e999", "1_0", "0x10", "."):
         said = run(capsys, "tell", file, point, "--reward", text, status=2)
-        assert (
-            f"--reward {text}: expected a number; if the evaluation failed, give --failed" in said
-        )
+        assert f"--reward {text}: expected a number" in said
+        assert "; if the evaluation failed, give --failed" in said
     assert "write 84.5" in run(capsys, "tell", file, point, "--reward", "84,5", status=2)
     for reward in ('"NaN"', "[1, null]", '{"yield": null}'):
         told = f'{{"params": {point}, "reward": {reward}}}'
@@ -730,10 +729,30 @@ def test_a_reward_that_is_no_number_is_refused_with_the_way_to_record_a_failure(
     assert (trial["state"], trial["feedback"]) == ("failed", "the pump broke")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"), [(".63", 0.63), ("-.5", -0.5), ("5.", 5), ("+0.5", 0.5), ("007", 7)]
+)
+def test_a_reward_is_a_number_as_programs_print_it(tmp_path, capsys, text, value):
+    file, point = write(tmp_path, model="network"), '{"x": 1, "k": 1}'
+    (trial,) = run(capsys, "tell", file, point, f"--reward={text}")
+    assert trial["reward"] == value
+    said = run(capsys, "tell", file, f'{{"params": {point}, "reward": {text}}}', status=2)
+    assert "JSON numbers have a digit before the point and after it" in said
+    assert f"write {float(value)}; nothing was recorded" in said
+    assert f"write {float(value)}" in run(capsys, "enqueue", file, f'{{"x": {text}}}', status=2)
+
+
 def test_what_is_no_json_is_refused_with_a_remedy(tmp_path, capsys, monkeypatch):
     file = write(tmp_path, model="network")
     quoted = "quote the whole object in '…', and each name and text in it in \"…\""
-    for text in ("{'params': {'x': 1}}", "{params: {x: 1}}", '{"params": {"x": 1}', "x"):
+    for text in (
+        "{'params': {'x': 1}}",
+        "{params: {x: 1}}",
+        '{"params": {"x": 1}',
+        "x",
+        "{1: 2}",
+        '{"x": 1.2.3}',
+    ):
         assert quoted in run(capsys, "tell", file, text, status=2)
         assert quoted in run(capsys, "enqueue", file, text, status=2)
     for text in ("@r.json", "r.json"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -13,17 +14,26 @@ from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import enqueue
 from llmopt.util.files import read_json
-from llmopt.util.text import cut, short
+from llmopt.util.text import NUMBER, cut, short
 
 _SHOWN = 100  # characters of the text of an option
 
 _QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
 
 
-def remedy_of(text: str, usual: str = _QUOTED) -> str:
-    """Return the remedy for a text that is no JSON."""
+def remedy_of(text: str, error: ValueError, usual: str = _QUOTED) -> str:
+    """Return the remedy for a text that is no JSON, as the `error` says."""
     comma = re.search(r":\s*([+-]?\d+),(\d+)", text, re.ASCII)
-    return f"write {comma[1]}.{comma[2]}" if comma else usual
+    if comma:
+        return f"write {comma[1]}.{comma[2]}"
+    at = error.pos if isinstance(error, json.JSONDecodeError) else -1
+    for found in re.finditer(rf"[:\[]\s*({NUMBER.pattern})(?=\s*[,}}\]])", text, NUMBER.flags):
+        if found.start(1) <= at < found.end(1) and math.isfinite(float(found[1])):
+            return (
+                "JSON numbers have a digit before the point and after it, no + and no leading 0: "
+                f"write {float(found[1])}"
+            )
+    return usual
 
 
 def check_quoted(points: Sequence[str], texts: Mapping[str, str | None]) -> None:
@@ -69,7 +79,7 @@ def point_of(text: str) -> object:
     except ValueError as error:
         raise LLMOptError(
             f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4: "
-            f"{remedy_of(text)}"
+            f"{remedy_of(text, error)}"
         ) from error
 
 

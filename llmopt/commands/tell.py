@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import numbered, tell
 from llmopt.util.files import read_json
-from llmopt.util.text import counted, written
+from llmopt.util.text import NUMBER, counted, written
 
 _OPTIONS = (
     ("--reward", "X", "what the point scored"),
@@ -115,17 +116,28 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
         result[name] = text
         if name == "instead_of":
             result[name] = point_of(text)
-        elif name in ("reward", "replaces"):
+        elif name == "reward":
+            result[name] = _reward(text)
+        elif name == "replaces":
             with contextlib.suppress(ValueError):  # else the search says what it expects
                 result[name] = read_json(text)
-            if name == "reward" and (result[name] == text or text == "NaN"):  # it is no JSON
-                raise LLMOptError(
-                    f"--reward {text}: expected a number{written(text)}; if the evaluation failed, "
-                    "give --failed WHY in place of --reward"
-                )
     if args.part:
         result["parts"] = dict(_part(text, args.replaces is not None) for text in args.part)
     return result
+
+
+def _reward(text: str) -> object:
+    """Return a finite number, or what else JSON says, such as several rewards."""
+    if NUMBER.fullmatch(text.strip()) and math.isfinite(float(text)):
+        return float(text)
+    with contextlib.suppress(ValueError):
+        value = read_json(text)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return value
+    raise LLMOptError(
+        f"--reward {text}: expected a number{written(text)}; if the evaluation failed, give "
+        "--failed WHY in place of --reward"
+    )
 
 
 def _part(text: str, corrects: bool) -> tuple[str, float | None]:
@@ -154,11 +166,12 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
                 remedy = 'NaN is no JSON: give "failed": "why"'
             elif not args.result:
                 usual = 'each line is one whole object, with its names and texts in "…"'
-                remedy = remedy_of(line, usual)
+                remedy = remedy_of(line, error, usual)
             elif line.lstrip().startswith("{"):
-                remedy = remedy_of(line)
+                remedy = remedy_of(line, error)
             else:
-                remedy = f"{remedy_of(line)}; a file is read with < {line[:80].removeprefix('@')}"
+                file = line[:80].removeprefix("@")
+                remedy = f"{remedy_of(line, error)}; a file is read with < {file}"
             raise LLMOptError(
                 f"result {number} is not valid JSON ({error}): {remedy}; nothing was recorded"
             ) from error

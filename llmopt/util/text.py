@@ -115,6 +115,10 @@ def written(value: object) -> str:
     return ""
 
 
+# A number as people and programs write it: ".63" of `bc`, "5.", "+0.5", "007".
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: ``"1 name"``, ``"2 names"``."""
     return f"{count} {one if count == 1 else many or one + 's'}"
