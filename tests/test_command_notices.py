@@ -37,6 +37,7 @@ Rate limit reached for gpt-5 on tokens per min (TPM): Limit 30000. Please try ag
 [API Error: exception TypeError: fetch failed sending request]
 [API Error: got status: UNAVAILABLE. {"error":{"code":503,"message":"The model is overloaded."}}]
 [API Error: {"error":{"code":500,"message":"An internal error has occurred","status":"INTERNAL"}}]
+[API Error: An internal error has occurred. Please retry or report it. (Status: INTERNAL)]
 request to https://oauth2.googleapis.com/token failed, reason: getaddrinfo ENOTFOUND oauth2.google
 FetchError: request failed, reason: getaddrinfo EAI_AGAIN cloudcode-pa.googleapis.com
 You have exhausted your capacity on this model. Your quota will reset after 34s.
@@ -103,6 +104,8 @@ You've used 95% of your weekly limit · resets Oct 3
 Approaching your 5-hour limit
 (node:1) ExperimentalWarning: SQLite is an experimental feature
 x: 503, rate: 429
+panic: internal error in parser.js:33
+error: internal error: entered unreachable code
 Please try again. Maybe another model answers.
 Segmentation fault (core dumped)
 """

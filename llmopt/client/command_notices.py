@@ -57,7 +57,10 @@ _PATTERNS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
             r"(temporarily|service) unavailable|resource.?exhausted",
             r"rate.?limit(_\w+|ed| (exceeded|reached))?\b",
             rf"(try again|retry|reset) {_SOON}",
-            r"internal (server )?error|bad gateway|server had an error",
+            # An "internal error" alone is one of the program: google-gemini/gemini-cli names a
+            # server's with "API Error" (its `errorParsing.ts`), others with a status.
+            r"internal server error|API Error\b.{0,200}\binternal error|bad gateway|server_error",
+            r"server had an error",
             # Codex and Claude Code name a usage limit in words. A bare 429 also comes while quota
             # is left: openai/codex issues 10550, 12782, 23304; anthropics/claude-code issue 69023.
             r"(error|status|code|HTTP)(/[\d.]+)?\W{0,3}(429|5(0[0234]|2[0249]))\b",
