@@ -522,8 +522,10 @@ def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
     assert "trial 3 (#2) was corrected to another point" in caplog.text
     (gone,) = run(capsys, "withdraw", file, "--trial", "#2")
     assert (gone["number"], gone["label"], gone["params"]["k"]) == (3, "#2", 9)
+    assert "old_label" not in gone
     (gone,) = run(capsys, "withdraw", file, "--trial", "2")
-    assert (gone["label"], gone["params"], gone["old_reward"]) == ("#1", first["params"], 71)
+    assert (gone["label"], gone["old_label"], gone["params"]) == ("#3", "#1", first["params"])
+    assert gone["old_reward"] == 71
     said = run(capsys, "withdraw", file, "--trial", "2", status=2)
     assert "trial 2 (#3) was withdrawn before" in said
     (right,) = run(capsys, "tell", file, "--replaces", "#1", "--reward", "72")

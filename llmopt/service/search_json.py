@@ -278,8 +278,9 @@ def withdraw(
         number = _from_zero(optimizer, "trial", trial)
         (before,) = numbered(optimizer, [optimizer.trials[number]])
         optimizer.withdraw(trial=number, feedback=feedback)
-        former = {"label": before["label"]} if "label" in before else {}  # it has another one now
-        return [of_trial(optimizer, optimizer.trials[number]) | former]
+        (after,) = numbered(optimizer, [optimizer.trials[number]])
+        moved = before.get("label") != after.get("label")
+        return [after | ({"old_label": before["label"]} if moved else {})]
     twice = [name for name in points if isinstance(name, str) and points.count(name) > 1]
     if twice:
         raise LLMOptError(f"{short(twice[0])} was given twice. Nothing was withdrawn")
