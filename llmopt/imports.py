@@ -100,10 +100,28 @@ def read_rows(
     """Return what to record, with results checked as by `tell`, and the outcome of each row.
 
     `named` returns what messages call a trial.
+
+    Raises:
+        ParameterError: A parameter has another unit there.
     """
+    for name, (there, here) in _other_units(space, source).items():
+        if there and here:
+            raise ParameterError(
+                f"the unit of {name!r} is {there!r} in {source.title}, and {here!r} here, and no "
+                f"number is converted: {_EXPORT}, convert them, and import the table"
+            )
     rows = _Rows(space, source, state, check, named)
     read = tuple(itertools.starmap(rows.read, enumerate(source.rows, 1)))
     return rows.found, read
+
+
+def _other_units(space: Space, source: OtherSearch) -> dict[str, tuple[str, str]]:
+    """Return the units that differ: those of the source and of the space, by parameter."""
+    there, here = (
+        {name: getattr(d, "unit", "") for name, d in zip(s.names, s.dimensions, strict=True)}
+        for s in (source.space or space, space)
+    )
+    return {n: (there[n], here[n]) for n in here if n in there and there[n] != here[n]}
 
 
 class _Rows:
@@ -390,6 +408,9 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
             f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "
             "whether they can be compared is for you to say"
         )
+    for name, units in _other_units(space, source).items():
+        one, other = (repr(unit) if unit else "none" for unit in units)
+        notes.append(f"the unit of {name!r} is {one} there, {other} here: numbers stay as they are")
     if source.table:
         names = dict.fromkeys(name for row in source.rows for name in row.params)
         mine = (*space.names, *_OTHERS)

@@ -59,6 +59,7 @@ class OtherSearch:
     directions: tuple[str, ...] | None = None  # of the search that they are of, if it says so
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
     table: bool = False  # whether columns that are no parameters may be skipped
+    space: Space | None = None  # that they are of, if it says so
 
 
 def read_source(
@@ -110,7 +111,7 @@ def _of_storage(path: Path) -> OtherSearch:
     assert isinstance(state.space, Space)
     rows = [_of_trial(trial, state.space) for trial in state.trials]
     options = state.started.identity["options"] if state.started else {}
-    return OtherSearch(str(path), rows, state.directions, options.get("task"))
+    return OtherSearch(str(path), rows, state.directions, options.get("task"), space=state.space)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:

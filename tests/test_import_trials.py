@@ -160,6 +160,22 @@ def test_the_other_direction_is_refused_and_another_task_is_said(tmp_path):
     assert "another task ({'data': 'a'}, here {'data': 'b'})" in str(report)
 
 
+def test_another_unit_is_refused_and_a_lacking_one_is_said(tmp_path):
+    def search(unit, **options):
+        return make({"mill": Float(0.0, 150.0, unit=unit)}, **options)
+
+    with search("min", storage=tmp_path / "old.jsonl") as old:
+        old.tell({"mill": 30.0}, 1.0)
+    hours, bare = search("h"), search("")
+    with pytest.raises(ParameterError, match=r"'mill' is 'min' in .*, and 'h' here"):
+        hours.import_trials(old.storage)
+    assert not hours.trials
+    assert hours.import_trials([{"mill": 0.5, "reward": 1.0}]).notes == ()
+    said = "the unit of 'mill' is 'min' there, none here: numbers stay as they are"
+    assert bare.import_trials(old.storage).notes == (said,)
+    assert search("min").import_trials(old.storage).notes == ()
+
+
 def test_bad_rows_are_named_and_the_others_taken():
     rows = [
         {"lr": 0.1, "layers": 2, "act": "relu", "reward": "good"},
