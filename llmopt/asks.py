@@ -555,7 +555,8 @@ class Asks(Results[Params]):
                 )
             if state.trials[number - 1].state == "withdrawn":
                 name = self.named(number - 1)
-                raise ParameterError(f"{name} was withdrawn before; nothing is left of it")
+                back = CALLER.get().trial("replaces", number - 1)
+                raise ParameterError(f"{name} was withdrawn before: bring it back with {back}")
             return Withdrawn(queued=False, trial=number - 1)
         values: tuple[Any, ...] | None = None
         key = self.space.key
@@ -576,6 +577,8 @@ class Asks(Results[Params]):
         else:
             values = self.space.flatten(params)
         one = [p for p in state.pending if p.asked == asked]
+        if asked and not one and not any(p.values == values for p in state.pending):
+            asked = 0  # its point may be queued again
         waiting = {key(p.values) for p in (one if asked else (*state.pending, *state.queue))}
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]

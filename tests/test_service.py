@@ -693,6 +693,46 @@ def test_a_result_is_that_of_the_named_one_of_equal_points(tmp_path, capsys):
     assert [t.asked for t in optimizer.trials] == [2, 3, 0]
 
 
+def test_a_point_that_was_queued_again_is_withdrawn_by_its_name(tmp_path, capsys):
+    file = write(tmp_path, model="network", noisy=True)
+    run(capsys, "ask", file)
+    (trial,) = run(capsys, "tell", file, "p1", "--reward", "1")
+    for name in ("p1", "#1"):
+        assert run(capsys, "enqueue", file, name)[0]["params"] == trial["params"]
+        (gone,) = run(capsys, "withdraw", file, name)
+        assert (gone["params"], gone["state"]) == (trial["params"], "withdrawn")
+    assert open_file(file, reads=True).queued == []
+    assert "neither pending nor queued" in run(capsys, "withdraw", file, "p1", status=2)
+
+
+def test_a_point_is_named_as_in_prompts(tmp_path, capsys):
+    file = write(tmp_path, model="network", noisy=True)
+    run(capsys, "ask", file, "-n", "2")
+    for name, reward in (("p2", "1"), ("p1", "2")):
+        run(capsys, "tell", file, name, "--reward", reward)
+    (again,) = run(capsys, "tell", file, "#1", "--reward", "3")
+    trials = open_file(file, reads=True).trials
+    assert trials[2].values == trials[0].values != trials[1].values
+    assert (again["label"], trials[2].asked) == ("#1", 0)
+    run(capsys, "tell", file, '{"params": "#2", "reward": 4}')
+    assert open_file(file, reads=True).trials[3].values == trials[1].values
+    assert "'P2' names no point" in run(capsys, "enqueue", file, "P2", status=2)
+    said = run(capsys, "tell", file, "P2", "--reward", "1", status=2)
+    assert "'P2' names no point (did you mean p2?): expected" in said
+    assert "'#3' names no point" in run(capsys, "tell", file, "#3", "--reward", "1", status=2)
+
+
+def test_a_trial_that_was_withdrawn_before_is_brought_back_with_replaces(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    run(capsys, "tell", file, '{"x": 1, "k": 1}', "--reward", "1")
+    assert main(["withdraw", file, "--trial", "1"]) == 0
+    capsys.readouterr()
+    said = run(capsys, "withdraw", file, "--trial", "1", status=2)
+    assert said.endswith("was withdrawn before: bring it back with --replaces 1\n")
+    (back,) = run(capsys, "tell", file, "--replaces", "1")
+    assert back["reward"] == 1
+
+
 def test_a_point_and_a_trial_are_not_withdrawn_together(tmp_path, capsys):
     file = write(tmp_path, model="network")
     for point in run(capsys, "ask", file, "-n", "2")[:1]:

@@ -18,6 +18,9 @@ from llmopt.util.text import NUMBER, cut, short
 
 _SHOWN = 100  # characters of the text of an option
 
+NAME = re.compile(r"[pP#]\d+")
+"""A name of a point: ``p4`` as `ask` printed it (perhaps misspelled), ``#4`` as prompts show it."""
+
 _QUOTED = "quote the whole object in '…', and each name and text in it in \"…\""
 
 
@@ -38,7 +41,7 @@ def remedy_of(text: str, error: ValueError, usual: str = _QUOTED) -> str:
 
 def check_quoted(points: Sequence[str], texts: Mapping[str, str | None]) -> None:
     """Raise if the shell has split the text of an option, whose words are no points."""
-    words = [point for point in points if not re.search(r'[{}":]|^p\d+$', point)]
+    words = [p for p in points if not (re.search(r'[{}":]', p) or NAME.fullmatch(p))]
     option = next((option for option, text in texts.items() if text), None)
     if option is not None and re.search(r"[^\W\d]", "".join(words)):
         whole = cut(" ".join([str(texts[option]), *words]), _SHOWN)
@@ -64,13 +67,13 @@ def add_points(parser: argparse.ArgumentParser, count: str = "+") -> None:
         metavar="JSON",
         nargs=count,
         help='parameters by name, all or some of them, such as {"temperature": 80}; or the name of '
-        "a point that `ask` printed, such as p4",
+        "a point: p4 as `ask` printed it, or '#4' as prompts show it",
     )
 
 
 def point_of(text: str) -> object:
     """Return a point of the command line."""
-    if re.fullmatch(r"p\d+", text):
+    if NAME.fullmatch(text):
         return text
     if re.fullmatch(r"\d+", text):
         raise LLMOptError(f"{text} is no point: expected its name, such as p{text}, or JSON")

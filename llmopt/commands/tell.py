@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from llmopt.commands.ask import add_file_arguments
-from llmopt.commands.enqueue import check_quoted, point_of, remedy_of
+from llmopt.commands.enqueue import NAME, check_quoted, point_of, remedy_of
 from llmopt.errors import LLMOptError
 from llmopt.service.search_file import open_file
 from llmopt.service.search_json import numbered, tell
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help='{"params": {...}, "reward": 0.5, "feedback": "..."} or {"params": {...}, "failed": '
         '"why"}; one a line from standard input if not given. With the options, the point alone: '
-        "its parameters, or the name that `ask` printed, such as p4",
+        "its parameters, or its name: p4 as `ask` printed it, or '#4' as prompts show it",
     )
     parser.add_argument(
         "--import",
@@ -155,7 +155,7 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
         try:
             yield read_json(line)
         except ValueError as error:
-            if re.fullmatch(r"p\d+", line.strip()):
+            if NAME.fullmatch(line.strip()):
                 after = lines[number].strip() if number < len(lines) else ""
                 remedy = "add --reward X, or --failed WHY"
                 if re.fullmatch(r"[-+]?[.\d][-+.\de]*", after):

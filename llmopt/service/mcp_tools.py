@@ -344,7 +344,7 @@ class SearchFolder:
 
         Args:
             name: The search.
-            params: The point: its parameters, or the name that ask() gave it, such as "p4".
+            params: The point: its parameters, or its name: "p4" of ask(), or "#4" of prompts.
             reward: Its score; one number for each objective, in order or by its name.
             failed: Why it could not be evaluated, in place of a reward.
             feedback: What was seen, in words, for the model.

@@ -186,20 +186,31 @@ def _recommended(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
 
 
 def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
-    """Return the point that `ask` printed with a name such as ``"p4"``, and all else as it is."""
+    """Return the point of a name, and all else as it is.
+
+    `ask` printed a name such as ``"p4"``, and prompts show one such as ``"#4"``.
+    """
     if not isinstance(given, str):
         return given
     points: list[Any] = [*optimizer.trials, *optimizer.pending_proposals]
-    named = {f"p{point.asked}": point for point in points}
-    if given == "p0" or given not in named:
+    named = {f"p{p.asked}": getattr(p, "instead_of", None) or p.values for p in points if p.asked}
+    trials, label = without_withdrawn(optimizer.trials), optimizer.history.label
+    named |= {label(t.number): t.values for t in trials}
+    if given not in named:
         pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
+        near = given.lower() if given.lower() in named else ""
+        why = f"did you mean {near}?" if near else "any more, if it was withdrawn"
         raise LLMOptError(
-            f"{short(given)} names no point (any more, if it was withdrawn): expected an object of "
-            "parameters, or the name that `llmopt ask` printed. Pending: "
-            f"{', '.join(pending) or 'none'}"
+            f"{short(given)} names no point ({why}): expected an object of parameters, or the name "
+            "that `llmopt ask` printed, or that of prompts, such as '#3'. "
+            f"Pending: {', '.join(pending) or 'none'}"
         )
-    point = named[given]
-    return optimizer.space.unflatten(getattr(point, "instead_of", None) or point.values)
+    return optimizer.space.unflatten(named[given])
+
+
+def _asked(name: Any) -> int:
+    """Return the number of the name that `ask` printed, and 0 for all else."""
+    return int(name[1:]) if isinstance(name, str) and name.startswith("p") else 0
 
 
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -287,8 +298,8 @@ def withdraw(
     found = []
 
     def check(given: Any, point: Any) -> int:
-        asked = int(given[1:]) if isinstance(given, str) else 0  # an equal point has another name
-        return optimizer.read_withdrawn(point, asked=asked).asked
+        # An equal point has another name.
+        return optimizer.read_withdrawn(point, asked=_asked(given)).asked
 
     for point, asked in _each(optimizer, points, check, "withdrawn"):
         pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
@@ -381,8 +392,8 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), **others)
     name = asked or named
-    if isinstance(name, str) and "replaces" not in others:
-        result = replace(result, asked=int(name[1:]))  # an equal point has another name
+    if (number := _asked(name)) and "replaces" not in others:
+        result = replace(result, asked=number)  # an equal point has another name
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
 
 
