@@ -366,10 +366,12 @@ class Asks(Results[Params]):
         if asking.options.total is not None:  # prompts count a point once, its repeats included
             total = asking.options.total - len(state.trials) + len(history.trials)
             asking = replace(asking, options=replace(asking.options, total=max(1, total)))
-        new = tuple([p.values for p in draft.outcome.proposals])
+        made = draft.outcome.proposals
+        ready = (p for p in state.queue if not self.obstacle(p))
+        pending = tuple([p.values for p in (*state.pending, *ready, *made)])
         return propose_in_turns(
             asking, draft.scope, self._partners, self.space,
-            replace(history, pending=history.pending + new), draft.rng, n, draft.seen,
+            replace(history, pending=pending), draft.rng, n, draft.seen,
             waiting=[p.source for p in (*state.pending, *state.queue)], fixed=fixed,
         )  # fmt: skip
 

@@ -447,6 +447,21 @@ class TestOtherTable:
         with self.resumed(path, ROWS, start={"now": POINTS[1]}) as optimizer:
             assert optimizer.ask(2) == [POINTS[1], gone]
 
+    def test_a_queued_point_that_waits_is_not_being_measured(self, tmp_path):
+        path, (asked, gone, new) = tmp_path / "s.jsonl", (POINTS[0], POINTS[1], POINTS[-1])
+        answer = "\n".join(f"{name}: {value}" for name, value in new.items())
+        client, options = ScriptedClient([answer]), {"warmup": 0, "start": [asked, gone]}
+        with self.resumed(path, ROWS, **options) as optimizer:
+            assert optimizer.ask() == asked
+        kept = [row for row, point in zip(ROWS, POINTS, strict=True) if point != gone]
+        with self.resumed(path, kept, client, prompt="words", **options) as optimizer:
+            with pytest.warns(FallbackWarning, match="a queued point waits"):
+                assert optimizer.ask() == new
+        prompt = str(client.requests[0].messages)
+        assert ("Being measured now" in prompt, optimizer.queued) == (True, [gone])
+        text = prompt.split("Being measured now, do not propose:\\n")[1].split("\\n\\n")[0]
+        assert "\\n" not in text, text
+
     def test_a_point_of_a_list_to_warm_up_with_is_replaced(self, tmp_path):
         path, warmup = tmp_path / "s.jsonl", POINTS[:3]
         with self.resumed(path, ROWS, warmup=warmup) as optimizer:
