@@ -25,7 +25,7 @@ from llmopt.origin import from_text
 from llmopt.resume_check import stored_state
 from llmopt.space import Space
 from llmopt.util.files import read_json, read_table
-from llmopt.util.text import a_type, short
+from llmopt.util.text import a_type, short, written
 
 PARTS = "parts_"
 """Begins the column of a part of the reward."""
@@ -193,6 +193,13 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         reward = ""
     elif state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
+    texts = [r for r in map(_as_number, found) if reward and isinstance(r, str)]
+    if texts:
+        trouble = (
+            f"reward={short(texts[0])}: expected a number, not a text{written(texts[0])}; if the "
+            "evaluation failed, write failed in a column `state`; if there is none yet, leave the "
+            "reward empty"
+        )
     if named and not by_name and objectives[0] not in ("0", "reward"):
         trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
     if state not in _STATES:

@@ -307,6 +307,19 @@ class TestTables:
             make().import_trials(path)
 
 
+def test_a_text_as_reward_is_refused_with_what_a_table_has_instead(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text('lr,reward,state\n0.1,n.d.,\n0.2,n.d.,failed\n0.3,"1,5",\n')
+    optimizer = LLMOptimizer({"lr": Float(0, 1)}, "network", direction="minimize")
+    rows = optimizer.import_trials(path).rows
+    assert [row.outcome for row in rows] == ["refused", "taken", "refused"]
+    assert (
+        "not a text; if the evaluation failed, write failed in a column `state`" in rows[0].reason
+    )
+    assert "None" not in rows[0].reason
+    assert "write 1.5" in rows[2].reason
+
+
 def test_a_row_without_a_column_of_rewards_is_refused():
     report = make().import_trials([{**point, "loss": reward} for point, reward in POINTS])
     assert report.counts == {"refused": 3}
