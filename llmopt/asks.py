@@ -19,7 +19,6 @@ from llmopt.errors import (
     ParameterError,
     SearchStopped,
     described,
-    is_permanent,
     warn_user,
 )
 from llmopt.events import Asked, Queued, Started, Withdrawn
@@ -210,10 +209,8 @@ class Asks(Results[Params]):
         except BudgetExceededError as error:
             self.conclude(str(error))
             raise
-        except ClientError as error:
-            if is_permanent(error):  # what to do is in it, and nothing is to debug
-                raise error.with_traceback(None) from error.__cause__
-            raise
+        except ClientError as error:  # what to do is in it, and nothing is to debug
+            raise error.with_traceback(None) from error.__cause__
         if self._callbacks is not None:
             for proposal in proposals:
                 self._callbacks.notify("asked", proposal)

@@ -461,6 +461,9 @@ def test_the_tries_of_an_overload_count_and_end_at_caps_and_in_time(log, monkeyp
         result = maximize(lambda p: 1.0, SPACE, 3, model, max_requests=4, **options)
     assert "(gave up after 4 attempts, since max_requests is reached: raise it" in result.stopped
     assert (len(result.trials), result.usage.requests, calls(log)) == (1, 4, 4)
+    with pytest.raises(ClientError, match="since max_requests is reached") as caught:
+        maximize(lambda p: 1.0, SPACE, 3, model, max_requests=2, **{**options, "warmup": 0})
+    assert not any("client" in Path(entry.path).parts for entry in caught.traceback)
     result = maximize(lambda p: 1.0, SPACE, 3, model, timeout=1.0, **options)
     assert result.stopped == "timeout=1 seconds are over"
 
