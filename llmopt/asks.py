@@ -224,7 +224,7 @@ class Asks(Results[Params]):
         if table is not None and not self._options.noisy:
             left = table.left(now.keys) + ready
             if not left and fixed is not None:
-                raise ParameterError(f"fixed: no candidate with {fixed} is left; give other values")
+                raise ParameterError(f"no {table.row} with {fixed} is left: give other values")
             if not left:
                 failed = any(t.state == "failed" for t in now.trials)
                 raise SearchStopped(
@@ -274,7 +274,7 @@ class Asks(Results[Params]):
         try:
             _ = point.inside
         except ParameterError:
-            return f"no {'candidate' if self.space.candidates else 'point'} has {point}"
+            return point.missing
         return ""
 
     def _note_facts(self, state: State) -> State:

@@ -148,7 +148,7 @@ def test_points_of_the_user_are_rows_and_other_results_are_recorded_with_a_warni
     assert report.counts == {"taken": 2}
     assert "row 2 taken: {'ligand': 'XPhos', 'T': 44" in str(report)
     assert "row 1" not in str(report)
-    with pytest.raises(ParameterError, match=r"not among the candidates; nearest: .*45"):
+    with pytest.raises(ParameterError, match=r"is no candidate; nearest: .*45"):
         optimizer.enqueue({"ligand": "XPhos", "T": 44, "conc": 0.1})
     with pytest.raises(ParameterError, match=r"warmup\[0\]"):
         chat(warmup=[{"ligand": "XPhos", "T": 44, "conc": 0.1}])
@@ -173,7 +173,9 @@ def test_fixed_values_leave_the_rows_that_have_them():
     assert unique(points) == unique(p for p in POINTS if (p["ligand"], p["T"]) == ("PPh3", 45))
     with pytest.raises(ParameterError, match="no candidate with ligand = PPh3, T = 45 is left"):
         optimizer.ask(fixed={"ligand": "PPh3", "T": 45})
-    with pytest.raises(ParameterError, match="no point of the space has T = 44"):
+    with pytest.raises(
+        ParameterError, match="no candidate has T = 44: add one, or give other values"
+    ):
         optimizer.ask(fixed={"T": 44})
 
 
@@ -283,8 +285,8 @@ def test_parameters_without_a_column_stay_free(tmp_path, caplog):
         assert optimizer.usage.rejected == {"candidate": 1}
         trial = optimizer.tell({**point, "n": 4}, 1.0)
         assert trial.constraint_violation == 0
-        assert re.search(r"'n': 4.0} is not among the candidates; nearest: .*5.0}", caplog.text)
-        with pytest.raises(ParameterError, match=r"not among the candidates; nearest: .*PMe3"):
+        assert re.search(r"'n': 4.0} is no candidate; nearest: .*5.0}", caplog.text)
+        with pytest.raises(ParameterError, match=r"is no candidate; nearest: .*PMe3"):
             optimizer.enqueue({**point, "n": 2})
         fixed = optimizer.ask(fixed={"base": "KOH", "ligand": "PMe3"})
         assert (fixed["base"], fixed["n"]) == ("KOH", 5)
@@ -436,9 +438,9 @@ class TestOtherTable:
                 str(w.message) for w in said
             )
             assert optimizer.queued[:2] == [POINTS[1], gone]
-            with pytest.raises(ParameterError, match="is not among the candidates"):
+            with pytest.raises(ParameterError, match="is no candidate"):
                 optimizer.enqueue(gone)
-            with pytest.raises(ParameterError, match="no point of the space has"):
+            with pytest.raises(ParameterError, match="no candidate has"):
                 optimizer.ask(fixed={"ligand": "XPhos"})
             optimizer.withdraw({"ligand": "XPhos", "T": 45})
             with pytest.warns(FallbackWarning, match="a queued point waits"):
@@ -490,7 +492,9 @@ class TestOtherTable:
             assert optimizer.tell(done[1], 3.0, replaces=0).reward == 3.0
             assert optimizer.doubt(optimizer.trials[0]) == ""
             wrong = {**POINTS[5], "T": 46}
-            assert "not among" in optimizer.doubt(optimizer.tell(wrong, 1.0, replaces=trial.number))
+            assert "is no candidate" in optimizer.doubt(
+                optimizer.tell(wrong, 1.0, replaces=trial.number)
+            )
             study = optimizer.to_optuna()
             assert [t.user_attrs.get("llmopt:outside") for t in study.trials] == [None, True]
 
@@ -665,10 +669,15 @@ def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, ca
     run("enqueue", "s.toml", '{"base": "KOH", "T": 45}')
     stock.write_text("base,T\n" + "".join(table[2:]))
     (found,), err = run("status", "s.toml")
-    assert (found["trials"], "warning" in found["best"], err) == (1, False, "")
+    assert (found["trials"], err) == (1, "")
+    said = "error: no row of stock.csv has base = KOH: add one, or give other values"
+    assert said in run("enqueue", "s.toml", '{"base": "KOH"}', status=2)[1]
+    assert said in run("ask", "s.toml", "--fixed", "base=KOH", status=2)[1]
+    assert "--fixed 'bse': did you mean" in run("ask", "s.toml", "--fixed", "bse=1", status=2)[1]
+    assert found["best"]["warning"].startswith("{'base': 'KOH', 'T': 30} is no row of stock.csv; ")
     points, err = run("ask", "s.toml", "-n", "9")
     assert "resumes with other candidates (there 6, now 4)" in caplog.text
-    assert "a queued point waits: {'base': 'KOH', 'T': 45} is not among the candidates" in err
+    assert "a queued point waits: {'base': 'KOH', 'T': 45} is no row of stock.csv" in err
     assert "4 of 9 points: no further point of the space is left" in err
     assert unique(p["params"] for p in points) == unique(
         {"base": base, "T": t} for base in ("K3PO4", "Et3N") for t in (30, 45)

@@ -45,6 +45,7 @@ class Candidates:
     Args:
         space: The space, without candidates.
         columns: The cells of each column, of one parameter at least. Texts are read as values.
+        row: What messages call a row.
 
     Attributes:
         columns: The cells of each column.
@@ -60,8 +61,10 @@ class Candidates:
 
     free = False
     loaded = True
+    row = "candidate"
 
-    def __init__(self, space: Space, columns: Columns) -> None:
+    def __init__(self, space: Space, columns: Columns, row: str = row) -> None:
+        self.row = row
         self._whole, self.places = space, [i for i, n in enumerate(space.names) if n in columns]
         if 0 < len(self.places) < len(space):
             check_partial(space, columns)
@@ -75,9 +78,9 @@ class Candidates:
             rows = [space.key(space.check(self._values(row))) for row in rows]
         if len(set(rows)) < len(rows):
             first: dict[Any, int] = {}
-            i, row = next((i, r) for i, r in enumerate(rows) if first.setdefault(r, i) != i)
-            point = short(space.labelled(self._values(row)))
-            text = f"candidates: row {i + 1} repeats row {first[row] + 1}, {point}"
+            i, key = next((i, r) for i, r in enumerate(rows) if first.setdefault(r, i) != i)
+            point = short(space.labelled(self._values(key)))
+            text = f"candidates: row {i + 1} repeats row {first[key] + 1}, {point}"
             raise SpaceError(f"{text}; keep one row for each point")
         self._fill(rows, columns)
 
@@ -117,7 +120,7 @@ class Candidates:
             raise SpaceError("candidates: no row keeps the constraints or values; drop one of them")
         made = type(self).__new__(type(self))
         made._space, made._whole = self._space, self._whole
-        made.places, made.free = self.places, self.free
+        made.places, made.free, made.row = self.places, self.free, self.row
         columns = {n: [cells[i] for i in kept] for n, cells in self.columns.items()}
         made._fill([self._keys[i] for i in kept], columns)
         return made
@@ -261,7 +264,7 @@ class Candidates:
             return ""
         pair = map(self.part, (values, self.nearest(values, ties=1e-6)))
         point, near = map(self._space.labelled, pair)
-        return f"{short(point)} is not among the candidates; nearest: {short(near)}"
+        return f"{short(point)} is no {self.row}; nearest: {short(near)}"
 
     def _mask(self, seen: Set[Hashable]) -> np.ndarray:
         mask = np.zeros(self.size, dtype=bool)

@@ -12,7 +12,8 @@ import numpy as np
 from llmopt.errors import ParameterError, SpaceError, did_you_mean
 from llmopt.space.space import Space
 from llmopt.space.values import ABSENT, Value
-from llmopt.util.text import short
+from llmopt.util.caller import CALLER
+from llmopt.util.text import cut, short
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Fixed:
             )
         for name in given:
             if name not in space.place:
-                raise ParameterError(f"fixed={name!r}: {did_you_mean(str(name), space.names)}")
+                given_as = CALLER.get().argument("fixed", repr(name))
+                raise ParameterError(f"{given_as}: {did_you_mean(str(name), space.names)}")
         places = {space.place[name]: value for name, value in given.items()}
         fixed = cls(space, {i: space.dimensions[i].check(v) for i, v in places.items()}, words)
         _ = fixed.inside
@@ -124,7 +126,15 @@ class Fixed:
         try:
             return self.space.pinned(self.values, [_Present(n, f"a {n}") for n in names])
         except SpaceError as error:
-            raise ParameterError(f"fixed: no point of the space has {self}: {error}") from error
+            add = "" if self.space.candidates is None else "add one, or "
+            raise ParameterError(f"{self.missing}: {add}give other values") from error
+
+    @property
+    def missing(self) -> str:
+        """What to say if no point has the values."""
+        table, limits = self.space.candidates, cut("; ".join(self.space.constraints), 1000)
+        within = f" within the constraints ({limits})" if limits else ""
+        return f"no {'point' if table is None else table.row} has {self}{within}"
 
     def keeps(self, values: Sequence[Value]) -> bool:
         """Whether a flat point has the values."""

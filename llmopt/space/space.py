@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -159,8 +161,9 @@ class Space:
                 known = None
             space = dimensions_of(columns, names) if known is None else known
         made = cls.of(space).whole.constrained(constraints)
+        row = f"row of {Path(table).name}" if isinstance(table, str | PathLike) else Candidates.row
         try:
-            made = made._with(Candidates(made, columns).admitted(made))
+            made = made._with(Candidates(made, columns, row).admitted(made))
         except SpaceError as error:
             if known is None or names is None:
                 raise
