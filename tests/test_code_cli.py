@@ -117,6 +117,17 @@ class TestCode:
         assert cli(shlex.split(said.partition("llmopt ")[2])) == 0
         assert "[3/3] try 3" in capsys.readouterr().out
 
+    def test_after_a_cap_a_command_is_named_that_raises_it(self, monkeypatch, tmp_path, capsys):
+        give(monkeypatch, IDLE, TAGS)
+        assert cli([*self.ARGS, str(tmp_path / "run"), "--max-requests", "2"]) == 0
+        out, err = capsys.readouterr()
+        assert "stopped: " in out
+        command = err.partition("to go on: llmopt ")[2]
+        assert command.startswith("code mountaincar --resume --max-requests 4 --out ")
+        give(monkeypatch, PUMP)
+        assert cli(shlex.split(command)) == 0
+        assert "[3/3] try 3" in capsys.readouterr().out
+
     def test_ctrl_c_ends_code_that_does_not_end(self, tmp_path):
         """In a process of its own, as in a terminal."""
         folder = tmp_path / "run"

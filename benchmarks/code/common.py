@@ -149,11 +149,16 @@ def telling_how_to_resume(run: CodeRun) -> Iterator[None]:
     """Name the command that resumes a run after an error or Ctrl-C."""
     try:
         yield
-    except (KeyboardInterrupt, LLMOptError):
+    except (KeyboardInterrupt, LLMOptError) as error:
         if (run.path / "config.json").exists():
-            command = resume_command(run.config["command"], run.config, run.path)
-            say(f"llmopt: to go on: {command}", sys.stderr)
+            say_how_to_resume(run, error)
         raise
+
+
+def say_how_to_resume(run: CodeRun, error: BaseException) -> None:
+    """Print the command that resumes a run, which the error ended."""
+    command = resume_command(run.config["command"], run.config, run.path, error)
+    say(f"llmopt: to go on: {command}", sys.stderr)
 
 
 def conduct(
@@ -169,6 +174,7 @@ def conduct(
     `fault` says why a candidate fails on further initial states, empty if it does not: such a
     candidate is not recommended, and the next best takes its place.
     """
+    capped: BudgetExceededError | None = None
     with optimizer:
         run.write_missing(optimizer.trials)
         best = best_of(optimizer)
@@ -178,6 +184,7 @@ def conduct(
                 improve()
             except BudgetExceededError as stop:
                 say(f"stopped: {stop}")
+                capped = stop
             if optimizer.stop_reason:
                 say(f"stopped: {optimizer.stop_reason}")
         held_out = None
@@ -193,6 +200,8 @@ def conduct(
                 held_out["try"] = best.number
             break
         finish(run, optimizer, held_out)
+    if capped is not None:
+        say_how_to_resume(run, capped)
 
 
 def held_out_of(

@@ -57,7 +57,7 @@ def to_give_again(settings: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def raised_cap(error: Exception | None) -> list[str]:
+def raised_cap(error: BaseException | None) -> list[str]:
     """Return how the command line raises the cap that ended a run, if one did."""
     if not isinstance(error, BudgetExceededError) or error.raised is None:
         return []
@@ -66,7 +66,7 @@ def raised_cap(error: Exception | None) -> list[str]:
 
 
 def resume_command(
-    command: str, settings: Mapping[str, Any], path: Path, error: Exception | None = None
+    command: str, settings: Mapping[str, Any], path: Path, error: BaseException | None = None
 ) -> str:
     """Return the command line that resumes the run in a folder, which the error ended."""
     again = [w for n, words in to_give_again(settings).items() if n != "task" for w in words]
