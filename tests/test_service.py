@@ -558,12 +558,29 @@ def test_a_restored_trial_has_no_former_part_that_was_given_anew(tmp_path, capsy
 
 def test_a_mean_is_printed_without_its_rounding_error(tmp_path, capsys):
     file = write(tmp_path, model="network", noisy=True, direction="maximize")
+    point, exact = '{"x": 1, "k": 2}', 0.1234567890123456
     for reward in ("0.1", "0.2", "0.3"):
-        point = '{"x": 1, "k": 2}'
         run(capsys, "tell", file, point, "--reward", reward, "--part", f"side={reward}")
     assert main(["status", file]) == 0
     best = json.loads(capsys.readouterr().out)["best"]
     assert (best["reward"], best["parts"]) == (0.2, {"side": 0.2})
+    assert best["stderr"] == float(f"{best['stderr']:.12g}") > 0.05
+    told = {"params": {"x": 2, "k": 2}, "reward": exact, "stderr": exact}
+    (trial,) = run(capsys, "tell", file, json.dumps(told | {"constraint_violation": exact}))
+    assert {trial[name] for name in ("reward", "stderr", "constraint_violation")} == {exact}
+
+
+def test_status_counts_the_trials_that_cannot_be_best(tmp_path, capsys):
+    file = write(tmp_path, model="network", constraints=["x + k <= 5"])
+    for k in range(3):
+        run(capsys, "tell", file, f'{{"x": 4, "k": {k}}}', "--reward", str(k))
+    run(capsys, "tell", file, '{"x": 1, "k": 1}', "--failed", "the pump broke")
+    run(capsys, "withdraw", file, "--trial", "1")
+    assert main(["status", file]) == 0
+    found = json.loads(capsys.readouterr().out)
+    counts = {"trials": 3, "failed": 1, "infeasible": 1, "withdrawn": 1}
+    assert dict(list(found.items())[:4]) == counts
+    assert found["best"]["params"] == {"x": 4, "k": 1}
 
 
 def test_a_search_becomes_noisy_at_any_time(tmp_path, capsys, caplog):

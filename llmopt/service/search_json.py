@@ -63,6 +63,11 @@ def _queued(optimizer: LLMOptimizer[Any], point: Proposal | Fixed) -> dict[str, 
     return found | ({"waits": why} if (why := optimizer.obstacle(point)) else {})
 
 
+def _computed(number: float) -> float:
+    """Return a number without its rounding error: a mean of 0.1 and 0.2 is 0.15."""
+    return float(f"{number:.12g}")
+
+
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
     space, metrics = optimizer.space, optimizer.metrics
@@ -72,10 +77,14 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
             return dict(zip(metrics, rewards, strict=True))
         return rewards[0] if rewards and len(rewards) == 1 else plain(rewards)
 
-    if trial.evaluations > 1:  # a mean of 0.1 and 0.2 is 0.15 with a rounding error
-        shown = {name: float(f"{value:.12g}") for name, value in trial.parts.items()}
-        means = tuple(float(f"{value:.12g}") for value in trial.rewards or ())
-        trial = replace(trial, rewards=means or None, parts=shown)
+    if trial.evaluations > 1:
+        means = tuple(map(_computed, trial.rewards or ()))
+        parts = {name: _computed(value) for name, value in trial.parts.items()}
+        error = trial.stderr and _computed(trial.stderr)
+        trial = replace(trial, rewards=means or None, parts=parts, stderr=error)
+    violation = trial.constraint_violation
+    if violation != trial.measured_violation:
+        violation = _computed(violation)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
     old = old[:-1] if old[-1:] == (trial.rewards or (),) else old  # the reward was right
     found = {
@@ -89,7 +98,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "state": trial.state,
         "source": trial.source,
         "stderr": trial.stderr,
-        "constraint_violation": trial.constraint_violation or None,
+        "constraint_violation": violation or None,
         "parts": dict(trial.parts) or None,
         "part_counts": dict(trial.part_counts) or None,
         "corrected": trial.corrected or None,
@@ -138,10 +147,18 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
         waiting["waiting"] = "a request waits for answer(); ask() shows it"
     trials = without_withdrawn(optimizer.trials)
-    imported = sum(trial.kind == "imported" for trial in trials)
+    counts = {  # the first three are of these
+        "imported": sum(trial.kind == "imported" for trial in trials),
+        "failed": sum(trial.state == "failed" for trial in trials),
+        "infeasible": sum(
+            trial.state == "complete" and trial.constraint_violation > 0 for trial in trials
+        ),
+        "withdrawn": len(optimizer.trials) - len(trials),
+    }
+    spent = {k: _computed(v) if isinstance(v, float) else v for k, v in asdict(usage).items()}
     return {
         "trials": len(trials),
-        **({"imported": imported} if imported else {}),  # of these
+        **{state: count for state, count in counts.items() if count},
         "directions": dict(zip(optimizer.metrics, optimizer.directions, strict=True))
         if optimizer.metrics
         else list(optimizer.directions),
@@ -151,7 +168,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         "queued": [_queued(optimizer, point) for point in optimizer.queued_proposals],
         **waiting,
         **({"stopped": optimizer.stopped} if optimizer.stopped else {}),
-        "usage": asdict(usage),
+        "usage": spent,
     }
 
 
@@ -173,6 +190,9 @@ def _merged(optimizer: LLMOptimizer[Any], trial: Trial[Any] | None) -> dict[str,
     if trial is None:
         return None
     found = of_trial(optimizer, optimizer.history.recorded(trial))
+    gone = optimizer.space.outside(trial.instead_of or trial.values)
+    if gone and "warning" not in found:
+        found["warning"] = gone
     # Prompts and reports count points, and `number` counts trials.
     return found | ({"label": f"#{trial.number + 1}"} if trial.measurements else {})
 
