@@ -230,6 +230,25 @@ def test_names_and_choices_in_figures_are_text():
     assert "u003cimg" not in text
 
 
+def test_each_panel_has_the_infeasible_trials_and_choices_without_quotes():
+    search = LLMOptimizer(SPACE, "network", direction="minimize")
+    for i, point in enumerate(POINTS):
+        search.tell(point, float(i), constraint_violation=float(i < 2))
+    (slices,) = (f for f in figures_of(search.to_optuna()) if f.name == "slice")
+    drawn = json.loads(slices.json)
+    infeasible = [trace for trace in drawn["data"] if trace["name"] == "Infeasible"]
+    shown = {trace["xaxis"]: (trace["x"], trace["y"]) for trace in infeasible}
+    titles = {drawn["layout"][f"xaxis{n}"]["title"]["text"]: f"x{n}" for n in ("", "2", "3", "4")}
+    assert {name: shown.get(axis) for name, axis in titles.items()} == {
+        "kind": (["a", "None"], [0, 1]),
+        "layers": ([3, 4], [0, 1]),
+        "momentum": ([0.5], [0]),
+        "rate": ([0.1, 0.01], [0, 1]),
+    }
+    assert [t.get("showlegend") for t in infeasible] == [True, False, False, False]
+    assert drawn["layout"]["xaxis"]["categoryarray"] == ["a", "None", "(1, 2)"]
+
+
 @pytest.mark.defect(37)
 @needs_confinement
 def test_the_model_s_python_is_on_the_page():
@@ -347,6 +366,7 @@ def test_units_stand_beside_the_names_of_parameters():
 def test_a_search_without_trials_has_a_page():
     empty = LLMOptimizer(SPACE, ScriptedClient([]))
     assert "0 trials: none yet." in page(empty)
+    assert 'class="figure"' not in page(empty)
     empty.tell_failure(POINTS[0], "no power")
     assert "no power" in page(empty)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import re
 import warnings
@@ -11,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, needs
+from llmopt.from_optuna import violated
 from llmopt.to_optuna import frozen, study_of
 from llmopt.util.text import clean, cut, short
 
@@ -24,6 +26,7 @@ _MOST_SLICES = 12  # parameters
 LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which parameter seems important
 _HEIGHT = 360  # pixels
 _BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
+_INFEASIBLE, _GREY = "#cccccc", "#8a929b"  # Optuna's grey, and one seen on light and on dark
 _NUMBER = re.compile(r'"number": (\d+)')
 _RED = re.compile(r"rgb\((\d+)")
 
@@ -132,6 +135,8 @@ def _kinds(
 
     draw: Any = visualization
     complete = sum(t.state.name == "COMPLETE" for t in study.get_trials(deepcopy=False))
+    if not complete:
+        return
     objectives, parameters = objectives_of(study), plain_names(study)[:_MOST_SLICES]
     targets: list[tuple[str, dict[str, Any]]] = [(objectives[0], {})]
     if len(objectives) > 1:
@@ -167,10 +172,42 @@ def _kinds(
                 importance = partial(draw.plot_param_importances, study, evaluator=evaluator)
                 title = f"Importance of parameters{of}"
                 yield "importance", title, partial(importance, **own, **shown)
-            yield "slice", f"Each parameter{of}", partial(draw.plot_slice, study, **ways)
+            yield "slice", f"Each parameter{of}", partial(_slice, study, ways)
             if len(parameters) > 1:
                 together = f"All parameters{of}"
                 yield "parallel", together, partial(draw.plot_parallel_coordinate, study, **ways)
+
+
+def _slice(study: Study, ways: Mapping[str, Any]) -> Any:
+    """Return Optuna's figure of each parameter, in which panels of choices omit infeasible trials.
+
+    They are added, as in the other panels, and choices lose the quotes of their `repr`.
+    """
+    from optuna.visualization import plot_slice
+
+    figure, read = plot_slice(study, **ways), ways.get("target", lambda trial: trial.value)
+    broken = [t for t in study.get_trials(deepcopy=False) if t.values and violated(t)]
+    panels = [t for t in figure.data if t.name == "Feasible Trial"]
+    for name, trace in zip(sorted(ways["params"]), panels, strict=True):
+        place = trace.xaxis or "x"
+        axis = figure.layout[f"xaxis{place[1:]}"]
+        if axis.type != "category":
+            continue
+        axis.categoryarray = [ast.literal_eval(choice) for choice in axis.categoryarray]
+        trace.x = [ast.literal_eval(choice) for choice in trace.x]
+        if any(t.name == "Infeasible Trial" and (t.xaxis or "x") == place for t in figure.data):
+            continue
+        there = [t for t in broken if name in t.params]
+        figure.add_scatter(
+            x=[t.params[name] for t in there],
+            y=[read(t) for t in there],
+            xaxis=place,
+            yaxis=trace.yaxis,
+            mode="markers",
+            name="Infeasible Trial",
+            marker_color=_INFEASIBLE,
+        )
+    return figure
 
 
 def _value(objective: int, trial: Any) -> float:
@@ -236,9 +273,15 @@ def _json(figure: Any, name: str, numbered: bool, many: bool, last: int) -> str:
         hoverlabel={"bgcolor": "#fff", "font": {"color": "#111"}},
     )
     figure.update_yaxes(automargin=True, title_standoff=10)
+    if name == "importance":  # its heading says what it shows
+        figure.update_layout(xaxis_title=None, yaxis_title=None)
     if name == "slice":  # columns of 130 pixels
         figure.update_xaxes(automargin=True, title_standoff=10, title_font_size=11)
         figure.for_each_xaxis(lambda axis: axis.title.update(text=cut(axis.title.text or "", 20)))
+    grey = [t for t in figure.data if t.marker.color == _INFEASIBLE and t.x]
+    for trace in grey:
+        trace.marker.update(color=_GREY, symbol="circle-open")
+        trace.update(name="Infeasible", showlegend=trace is grey[0])
     for trace in figure.data:
         if many and trace.type == "scatter":
             trace.update(text=None, hovertemplate=None)
@@ -267,7 +310,7 @@ def _visible(colour: str | None) -> str | None:
     """Return the colour of `_BLUES` for one of Optuna's scale, which begins with white."""
     red = _RED.match(colour or "")
     if red is None:
-        return colour
+        return colour and _GREY
     share = (247 - int(red[1])) / (247 - 8)  # its ends are rgb(247,251,255) and rgb(8,48,107)
     ends = zip(*(bytes.fromhex(end[1:]) for end in _BLUES), strict=True)
     return f"rgb({','.join(str(round(a + share * (b - a))) for a, b in ends)})"
