@@ -264,7 +264,7 @@ def test_a_study_and_the_page_have_it():
 
     shown = page(optimizer)
     assert "81.3" in shown
-    assert "20 to 80<" in shown
+    assert "20 to 80, step 5<" in shown
     assert "is outside [20.0, 80.0]" in shown
 
 

@@ -363,6 +363,33 @@ def test_units_stand_beside_the_names_of_parameters():
     assert text.count("heat (°C)") == 3  # in the space and of each trial
 
 
+def test_the_space_shows_steps_scales_conditions_and_each_unit_once():
+    space = {
+        "heat": Float(20, 80, step=2.5, unit="°C"),
+        "base equiv": Float(1, 3, unit="equiv"),
+        "time_h": Float(0.5, 24, log=True, unit="h"),
+        "shots": Int(10, 50, step=10),
+        "n": Int(1, 9, when={"gas": "N2"}),
+        "gas": Categorical({"N2": "nitrogen", "Ar": "argon"}),
+    }
+    search = LLMOptimizer(space, "network")
+    point = {"heat": 20, "base equiv": 1, "time_h": 1, "shots": 10, "gas": "argon"}
+    pages = [page(search)]
+    search.tell(point, 1.0)
+    pages += [page(search), page(search.to_optuna())]
+    for text in pages[:2]:
+        rows = dict(re.findall(r"<td>([^<]*)</td><td>([^<]*)</td>", text))
+        assert {name: rows.get(name) for name in ("heat (°C)", *list(space)[1:])} == {
+            "heat (°C)": "20 to 80, step 2.5",
+            "base equiv": "1 to 3",
+            "time_h": "0.5 to 24, log scale",
+            "shots": "10 to 50, step 10",
+            "n": "1 to 9, whole numbers, only with gas = N2",
+            "gas": "one of N2, Ar",
+        }
+    assert "<td>time_h</td><td>0.5 to 24, log scale</td>" in pages[2]
+
+
 def test_a_search_without_trials_has_a_page():
     empty = LLMOptimizer(SPACE, ScriptedClient([]))
     assert "0 trials: none yet." in page(empty)

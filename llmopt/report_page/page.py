@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -406,10 +407,20 @@ def _is_given(trial: Any) -> bool:
 
 
 def _labels(own: Any) -> dict[str, str]:
-    """Return the names of the parameters that have a unit, with it."""
+    """Return the names of the parameters that have a unit, with it, unless the name says it."""
+    units = {n: getattr(d, "unit", "") for n, d in _dimensions(own).items()}
+
+    def said(name: str, unit: str) -> bool:
+        return re.search(rf"(?<![^\W_]){re.escape(unit)}(?![^\W_])", name) is not None
+
+    return {n: f"{n} ({unit})" for n, unit in units.items() if unit and not said(n, unit)}
+
+
+def _dimensions(own: Any) -> dict[str, Any]:
+    """Return the parameters of a search, by name; nothing of an Optuna study."""
     space = getattr(own, "space", None)
     pairs = zip(space.names, space.dimensions, strict=True) if isinstance(space, Space) else ()
-    return {n: f"{n} ({unit})" for n, d in pairs if (unit := getattr(d, "unit", ""))}
+    return dict(pairs)
 
 
 def _ranges(study: Study, own: Any, labels: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -417,21 +428,24 @@ def _ranges(study: Study, own: Any, labels: Mapping[str, str]) -> list[tuple[str
 
     Those of a search hold for its proposals: a measured value may lie beyond.
     """
-    ranges: dict[str, str] = {}
-    space, proposed = getattr(own, "space", None), dict[str, Any]()
-    if isinstance(space, Space):
-        proposed.update(zip(space.names, space.dimensions, strict=True))
-    for trial in study.get_trials(deepcopy=False):
-        distributions: dict[str, Any] = trial.distributions
-        for name, d in distributions.items():
-            if hasattr(d, "choices"):
-                text = "one of " + ", ".join(str(c) for c in d.choices)
-            else:
-                d = proposed.get(name, d)
-                kind = ", whole" * type(d).__name__.startswith("Int") + ", logarithmic" * d.log
-                text = f"{d.low:.6g} to {d.high:.6g}{kind}"
-            ranges[labels.get(name, name)] = text
-    return [(cut(clean(n), 80), cut(clean(text), 200)) for n, text in [*ranges.items()][:200]]
+    trials = study.get_trials(deepcopy=False)
+    given: dict[str, Any] = {n: d for t in trials for n, d in t.distributions.items()}
+    proposed = _dimensions(own)
+    if given.keys() <= proposed.keys():  # else its study has other names
+        given = proposed
+    ranges = []
+    for i, (name, d) in enumerate(given.items()):
+        if hasattr(d, "choices"):
+            text = "one of " + ", ".join(map(str, getattr(d, "labels", d.choices)))
+        else:
+            text = f"{d.low:.6g} to {d.high:.6g}"
+            whole = type(d).__name__.startswith("Int")
+            if d.step and not (whole and d.step == 1):
+                text += f", step {d.step:.6g}"
+            text += ", whole numbers" * (whole and d.step == 1) + ", log scale" * d.log
+        when = own.space.condition(i) if given is proposed else ""
+        ranges.append((labels.get(name, name), text + f", {when}" * bool(when)))
+    return [(cut(clean(n), 80), cut(clean(text), 200)) for n, text in ranges[:200]]
 
 
 def _candidates(own: Any) -> list[tuple[str, str]]:
