@@ -141,6 +141,7 @@ class Trial(Generic[Params]):
         origin: Which trial of which search it is; see `llmopt.origin`. Empty in searches of older
             files, and for a mean of several trials.
         revisions: How often it was corrected, withdrawn or restored, by search.
+        base: Of a trial that was changed here, what it was when it was recorded or last imported.
         measurements: Of a point in a search that repeats points, the numbers from 0 of its trials:
             those of `LLMOptimizer.trials`, ``replaces=`` and ``withdraw(trial=)``.
     """
@@ -177,6 +178,7 @@ class Trial(Generic[Params]):
     measured_violation: float = 0.0
     origin: str = field(default="", compare=False)
     revisions: Mapping[str, int] = field(default_factory=dict, compare=False)
+    base: Trial[Params] | None = field(default=None, compare=False, repr=False)
     measurements: tuple[int, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:

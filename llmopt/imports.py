@@ -19,7 +19,7 @@ from llmopt.errors import LLMOptError, ParameterError
 from llmopt.evaluations import Result
 from llmopt.events import Withdrawn
 from llmopt.history import Trial
-from llmopt.origin import digest, is_newer
+from llmopt.origin import digest, is_newer, merged
 from llmopt.other_search import PARTS, OtherSearch, Row
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
@@ -163,7 +163,7 @@ class _Rows:
         if row.origin and (latest := self._latest[row.origin]) != number:
             return ImportedRow(number, "known", f"row {latest} is of the same trial")
         trial = self._known.get(row.origin)
-        newer = trial is not None and is_newer(row.revisions, trial.revisions)
+        newer = trial is not None and self._is_newer(row, trial)
         if row.withdrawn:
             if trial is not None and newer:
                 return self._withdraw(number, row, trial)
@@ -188,6 +188,18 @@ class _Rows:
         point, words = self._space.unflatten(trial.values), {"parts": {**one.parts, **trial.parts}}
         self.found.append(self._check(point, row.reward, **words, replaces=trial.number))
         return ImportedRow(number, "completed")
+
+    def _is_newer(self, row: Row, trial: Trial) -> bool:
+        """Return whether a row has further changes, and its trial none that it does not have.
+
+        A trial that was changed here and changed back has none.
+        """
+        if is_newer(row.revisions, trial.revisions):
+            return True
+        if trial.base and not _unchanged(trial, trial.base):
+            return False
+        there, here = ({**each, self._own: 0} for each in (row.revisions, trial.revisions))
+        return is_newer(there, here)
 
     def _result(self, row: Row) -> Result:
         """Return what a row says."""
@@ -225,7 +237,8 @@ class _Rows:
     def _follow(self, number: int, one: Result, trial: Trial) -> ImportedRow:
         """Make a trial what its source says of it now."""
         had, name = trial.was or trial, self._named(trial.number)
-        kept: dict[str, Any] = {"data": had.data, "seed": had.seed}  # no source has them, and
+        kept: dict[str, Any] = {"revisions": merged(one.revisions, trial.revisions)}
+        kept |= {"data": had.data, "seed": had.seed}  # no source has them, and
         if had.rewards == one.rewards and not one.samples:  # no table has these
             kept["samples"] = had.samples
         self.found.append(replace(one, replaces=trial.number, **kept))
@@ -253,7 +266,7 @@ class _Rows:
         point = () if values == trial.values else self._space.to_json_values(values)
         about: dict[str, Any] = {"kind": "imported", "values": point}
         about |= {"feedback": clean(str(row.words.get("feedback", "")))}
-        about |= {"trial": trial.number, "revisions": dict(row.revisions)}
+        about |= {"trial": trial.number, "revisions": merged(row.revisions, trial.revisions)}
         self.found.append(Withdrawn(queued=False, **about))
         return ImportedRow(number, "withdrawn here", self._named(trial.number))
 
@@ -314,6 +327,13 @@ class _Rows:
         ]
         unlike = [(n, _text(a), _text(b)) for n, a, b in pairs if not _alike(a, b)]
         return unlike if _alike(one.rewards, trial.rewards) else [outcome, *unlike]
+
+
+def _unchanged(trial: Trial, base: Trial) -> bool:
+    """Return whether all that an import takes over is equal."""
+    said = ("state", "values", "rewards", "feedback", "stderr", "samples", "parts", "instead_of")
+    same = all(getattr(trial, name) == getattr(base, name) for name in said)
+    return same and _alike(trial.measured_violation, base.measured_violation)
 
 
 def _shown(rewards: tuple[float, ...] | None) -> str:

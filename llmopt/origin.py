@@ -69,3 +69,8 @@ def is_origin(text: str) -> bool:
 def is_newer(revisions: Mapping[str, int], than: Mapping[str, int]) -> bool:
     """Return whether a copy has all changes of another copy, and further ones."""
     return revisions != than and all(revisions.get(name, 0) >= n for name, n in than.items())
+
+
+def merged(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Return the revisions of a copy that has the changes of two copies."""
+    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

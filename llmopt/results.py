@@ -407,7 +407,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
 
         Known trials are skipped, so a script may call this at each start. A trial that came from
         another search of llmopt follows it: what was corrected, withdrawn or restored there since
-        is recorded here, unless the trial was corrected or withdrawn here. A row without the
+        is recorded here, unless the trial was changed here, and not changed back. A row without the
         ``origin`` of its trial (a table of yours, another study, an older file) is known if a trial
         has its point and outcome, or had them when it was recorded; new parts are added. A
         queued point (``start=``) that gets its result so is not asked, unless points may be

@@ -468,8 +468,10 @@ def _with_other(state: State, trial: Trial[Any]) -> State:
 
 def _identity(state: State, trial: Trial[Any], event: Corrected | Withdrawn) -> Json:
     """Return the origin and the revisions of a trial that was changed, here or in its source."""
+    if event.revisions:
+        return {"origin": trial.origin, "revisions": dict(event.revisions)}
     here = {**trial.revisions, state.id: trial.revisions.get(state.id, 0) + 1}
-    return {"origin": trial.origin, "revisions": dict(event.revisions) or here}
+    return {"origin": trial.origin, "revisions": here, "base": trial.base or trial}
 
 
 def _old_rewards(trial: Trial[Any]) -> tuple[tuple[float, ...], ...]:

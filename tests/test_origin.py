@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
 
-from llmopt import Float, Int, LLMOptimizer, ScriptedClient
+from llmopt import Float, Int, LLMOptimizer, ParameterError, ScriptedClient
 from llmopt.cli import main
 from llmopt.origin import as_text, from_text, is_newer, new_identifier, origin_of
 
@@ -25,7 +25,7 @@ pytest.importorskip("optuna")
 SPACE = {"x": Float(0.0, 10.0), "k": Int(0, 3)}
 LIMITS = ["x + k <= 8"]
 FORMS = ("file", "frame", "csv", "study")
-DOING = ("tell", "fail", "correct", "withdraw", "restore")
+DOING = ("tell", "fail", "correct", "withdraw", "restore", "undo")
 
 places = st.fixed_dictionaries(
     {"x": st.sampled_from([1.0, 2.5, 9.0, 10.5]), "k": st.integers(0, 1)}
@@ -62,6 +62,17 @@ def made(path: Path, noisy: bool = False, **options: Any) -> LLMOptimizer[Any]:
     return LLMOptimizer(SPACE, ScriptedClient([]), "props", "minimize", storage=path, **options)
 
 
+def undo(search: LLMOptimizer[Any], was: Any) -> None:
+    """Record a trial again as it was."""
+    now = search.trials[was.number]
+    said = {"parts": {**dict.fromkeys((now.was or now).parts), **was.parts}}
+    said |= {"feedback": was.feedback, "constraint_violation": was.measured_violation}
+    said |= {"stderr": was.stderr} if was.rewards else {}
+    reward = float("nan") if was.rewards is None else was.reward
+    with contextlib.suppress(ParameterError):  # another trial has its point by now
+        search.tell(was.params, reward, replaces=was.number, **said)
+
+
 def do(search: LLMOptimizer[Any], what: str, at: int, point: Any, reward: float, said: Any) -> None:
     """Record something, if it fits the trials so far."""
     there = search.trials
@@ -72,6 +83,10 @@ def do(search: LLMOptimizer[Any], what: str, at: int, point: Any, reward: float,
     elif there:
         trial = there[at % len(there)]
         gone = trial.state == "withdrawn"
+        if what == "undo" and (trial.base or trial).state != "withdrawn":
+            if not gone:
+                search.withdraw(trial=trial.number)
+            undo(search, trial.base or trial)
         if what == "withdraw" and not gone:
             search.withdraw(trial=trial.number, feedback=said.get("feedback", ""))
         elif (what == "correct" and not gone) or (what == "restore" and gone):
@@ -193,6 +208,25 @@ class TestForms:
                 search.tell({"x": 3.0, "k": 3}, 1.0, replaces=0)
             assert outcomes(a, b, form) == ["known"]
 
+    def test_what_was_changed_here_and_changed_back_follows(self, form):
+        with searches("a", "b", "c") as (a, b, c):
+            assert outcomes(a, b, form) == outcomes(b, c, form) == ["taken"]
+            b.withdraw(trial=0)
+            outcomes(b, c, form)
+            a.tell({"x": 3.0, "k": 3}, 3.0, replaces=0)  # nothing new but that it was checked
+            assert outcomes(a, b, form) == ["known"]
+            b.tell({"x": 3.0, "k": 3}, 3.0, replaces=0)
+            assert outcomes(c, b, form) == ["known"]  # an echo
+            a.tell({"x": 3.0, "k": 3}, 2.0, replaces=0)
+            assert outcomes(a, b, form) == ["corrected"]
+            assert outcomes(b, c, form) == ["restored"]
+            assert outcomes(b, a, form) == outcomes(c, a, form) == ["known"]
+            assert outcomes(a, b, form) == outcomes(c, b, form) == ["known"]
+            assert [search.best.reward for search in (a, b, c)] == [2.0] * 3
+            a.withdraw(trial=0)
+            assert outcomes(a, b, form) == ["withdrawn here"]
+            assert outcomes(a, c, form) == ["withdrawn here"]
+
 
 def test_the_shell_carries_the_origin(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -289,18 +323,24 @@ def test_copies_follow_their_source_through_a_chain(noisy, events, last):
 def test_what_was_changed_here_stays(events):
     """A and B change, and B imports A; the last element of a step says where it happens."""
     with searches("a", "b") as (a, b):
-        own: dict[int, Any] = {}
+        b.import_trials(a.storage)
+        last = b.trials  # as they were recorded or last imported
         for event in events:
             if event[0] != "import":
-                before = [content(t, "") for t in b.trials]
                 do(b if event[5] else a, *event[:5])
-                for trial, was in zip(b.trials, before, strict=False):
-                    if content(trial, "") != was:
-                        own[trial.number] = trial
+                last += b.trials[len(last) :]
                 continue
+            before = b.trials
             b.import_trials(source(a, event[1]))
-            for number, trial in own.items():
-                assert b.trials[number] == trial
+            there = {trial.origin: content(trial, event[1])[:-1] for trial in a.trials}
+            for number, (trial, was) in enumerate(zip(before, last, strict=True)):
+                same = content(trial, "")[:-1] == content(was, "")[:-1]
+                if not (same and trial.feedback == was.feedback) or trial.origin not in there:
+                    assert b.trials[number] == trial
+                else:
+                    assert content(b.trials[number], event[1])[:-1] == there[trial.origin]
+                    last[number] = b.trials[number]
+            last += b.trials[len(last) :]
             check_copies(a, b, event[1])
             assert b.import_trials(source(a, event[1])).counts.keys() <= {"known", "withdrawn"}
 
