@@ -112,7 +112,9 @@ def trials_of(
             violation=trial.measured_violation if limited else None,
             origin=as_text(trial.origin, trial.revisions),
             deviation=space.deviation(trial.values) or None,
-            outside=bool(space.outside(trial.values, former)) or None,
+            imported=sum(one.kind == "imported" for one in measured or [trial]) or None,
+            outside=(trial.state != "withdrawn" and bool(space.outside(trial.values, former)))
+            or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)

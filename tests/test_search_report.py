@@ -184,7 +184,7 @@ def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
     trials = re.findall(r'<details class="trial.*?</details>', text, re.DOTALL)
     assert ["corrected: 1 → 2" in trial for trial in trials] == [False, True]
     assert re.search(
-        r">1</span>.*\(ee 9\).*>withdrawn</span>.*wrong bottle</span>.*Reason</h4>.*wrong bottle<"
+        r"gone.>1</span>.*\(ee 9\).*>withdrawn</span>.*</summary>.*Reason</h4>.*wrong bottle<"
         r".*Feedback before it was withdrawn</h4><p[^>]*>brown<",
         trials[0],
         re.DOTALL,
@@ -413,6 +413,29 @@ def test_page_and_status_count_the_same_trials():
     )
     assert status(search)["trials"] == 3
     assert "(recorded as trial 1, trial 2)" in text
+
+
+def test_a_page_shows_queued_and_imported_points_and_no_reason_of_a_withdrawal_in_a_headline():
+    space = {"x": Float(0, 1), "gas": Categorical({"N2": "nitrogen", "Ar": "argon"})}
+    search = LLMOptimizer(space, "network", direction="maximize", constraints=["x <= 0.5"])
+    search.record_trials([{"x": 0.1, "gas": "N2", "reward": 1.0}])
+    search.tell({"x": 0.2, "gas": "argon"}, 1.0)
+    search.withdraw(trial=1, feedback="wrong bottle")
+    search.enqueue({"x": 0.25, "gas": "nitrogen"}, "as in the thesis")
+    search.enqueue({"x": 0.3}, "warm & dry")
+    text = page(search)
+    assert "1 trial (1 imported): 1 complete (not counted: 1 withdrawn, 2 queued)." in text
+    heads = re.findall(r"<summary>(<b>.*?)</summary>", text)
+    heads = [" ".join(re.sub("<[^>]*>", " ", head).split()) for head in heads]
+    assert heads == [
+        "#1 1 best imported the user",
+        "#2 1 withdrawn the user",
+        "queued the user: as in the thesis",
+        "queued the user: warm &amp; dry",
+    ]
+    queued = re.findall(r"<b>queued.*?</details>", text, re.DOTALL)
+    named = [re.findall(r"<i>(\w+)</i> ([\w.]+)", each) for each in queued]
+    assert named == [[("x", "0.25"), ("gas", "N2")], [("x", "0.3")]]
 
 
 def test_a_page_shows_the_reasons_of_a_repeat_in_its_line():

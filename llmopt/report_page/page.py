@@ -37,7 +37,7 @@ from llmopt.from_optuna import (
     violated,
     violations_in_words,
 )
-from llmopt.history import Usage
+from llmopt.history import Proposal, Usage
 from llmopt.prompt.answer_parts import notes_of
 from llmopt.report_page.figures import (
     LEAST_IMPORTANCE,
@@ -46,6 +46,7 @@ from llmopt.report_page.figures import (
     plotly_script,
 )
 from llmopt.space import Space
+from llmopt.space.fixed import Fixed
 from llmopt.to_optuna import PREFIX
 from llmopt.util.files import check_folder, write_text_atomically
 from llmopt.util.text import clean, cut, ended, short
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 _MOST_TRIALS = 500  # that are listed
+_MOST_QUEUED = 100  # points that are listed, and parameters of each
 _MOST_WORDS = 250_000  # characters of the words of trials, of the blocks, and of parameters, each
 _LONGEST, _SHORTEST = 6000, 200  # characters of one text
 SOURCES = {
@@ -145,6 +147,7 @@ def page(
     wishes: Collection[str] = getattr(own, "wishes", ())
     labels = _labels(own)
     rows = list(_rows(study, trials, numbered, leading, wishes, labels))
+    waiting = getattr(own, "queued_proposals", ())
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
     storage = getattr(study, "_study", study)._storage
@@ -159,12 +162,13 @@ def page(
         .render(
             title=cut(clean(title or ("Optuna study" if unnamed else study.study_name)), 120),
             version=__version__,
-            summary=_summary(study, rows, trials),
+            summary=_summary(study, rows, trials, len(waiting)),
             outcome=outcome,
             ended=clean(_ended(search, own, study)),
             figures=figures_of(study, numbered=numbered, reference=reference, labels=labels),
             objectives=objectives_of(study),
             rows=rows,
+            queued=[_queued(own, point, labels) for point in waiting[:_MOST_QUEUED]],
             numbered=numbered,
             blocks=blocks,
             after=blocks.get(len(trials), ()),
@@ -230,7 +234,9 @@ def _ended(search: Any, own: Any, study: Study) -> str:
     return text_of(study.user_attrs.get(PREFIX + "ended"))
 
 
-def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[Any]) -> str:
+def _summary(
+    study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[Any], queued: int
+) -> str:
     goals = [
         f"{cut(name, 60)} ({d.name.lower().removesuffix('e')}ed)"
         for name, d in zip(objectives_of(study), study.directions, strict=True)
@@ -246,10 +252,12 @@ def _summary(study: Study, rows: Sequence[Mapping[str, Any]], trials: Sequence[A
     evaluated = [note_of(t.user_attrs, "evaluations") for t in done]
     count = sum(n if isinstance(n, int) else 1 for n in evaluated)
     points = f" of {len(done):,} points" if count != len(done) else ""
-    text = (
-        f"{' and '.join(goals)}. {count:,} trials{points}: {', '.join(each.values()) or 'none yet'}"
-    )
+    imported = int(sum(number_of(note_of(t.user_attrs, "imported")) or 0 for t in done))
+    points += f" ({imported:,} imported)" if imported else ""
+    text = f"{' and '.join(goals)}. {count:,} trial{'s' * (count != 1)}{points}: "
+    text += ", ".join(each.values()) or "none yet"
     beside = [text.replace(NO_RESULT, "without a result") for text in beside]
+    beside += [f"{queued:,} queued"] if queued else []
     text += f" (not counted: {', '.join(beside)})." if beside else "."
     leads = [row for row in rows if row["leads"]]
     if len(study.directions) > 1:
@@ -320,6 +328,7 @@ def _rows(
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
         point = trial.params or _proposed(trial, distributions)
+        feedback = cut("\n".join(facts), words)
         yield {
             "number": trial.number,
             "position": position,
@@ -330,6 +339,7 @@ def _rows(
             "stderr": "" if error is None else f"± {error:.2g}",
             "parts": _parts(attrs),
             "corrected": bool(note_of(attrs, "corrected")) * cut(f"corrected{change}", 400),
+            "imported": bool(note_of(attrs, "imported")),
             "outside": note_of(attrs, "outside") is True,
             "instead_of": [_shown(labels.get(n, n), v) for n, v in asked[:params]],
             "evaluations": note_of(attrs, "evaluations") or 1,
@@ -347,10 +357,26 @@ def _rows(
                 _shown(labels.get(n, n), v) for n, v in itertools.islice(point.items(), params)
             ],
             "more": max(0, len(point) - params),
-            "feedback": cut("\n".join(facts), words),
+            "feedback": feedback,
+            "seen": "" if state == "withdrawn" or any(said.values()) else feedback,
             "old_feedback": cut(text_of(note_of(attrs, "old_feedback")), words),
             "code": cut(text_of(note_of(attrs, "code")), 2 * words),
         }
+
+
+def _queued(own: Any, point: Proposal | Fixed, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return a point that waits for a later `ask`, and why the next one passes over it."""
+    if isinstance(point, Fixed):
+        source, words, given = "user", point.words, point.named()
+    else:
+        source, words, given = point.source, point.explanation, own.space.named(point.values)
+    given = own.space.with_names(given)
+    return {
+        "who": SOURCES.get(source, source),
+        "words": cut(words.strip(), _LONGEST),
+        "params": [_shown(labels.get(n, n), v) for n, v in [*given.items()][:_MOST_QUEUED]],
+        "waits": cut(own.obstacle(point), _LONGEST),
+    }
 
 
 def _parts(attrs: Mapping[str, Any]) -> str:
