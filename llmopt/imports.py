@@ -25,6 +25,7 @@ from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT
 from llmopt.state import State
 from llmopt.util.caller import CALLER
+from llmopt.util.numbers import spellings
 from llmopt.util.text import clean, short
 
 Outcome = Literal[
@@ -121,7 +122,8 @@ def _other_units(space: Space, source: OtherSearch) -> dict[str, tuple[str, str]
         {name: getattr(d, "unit", "") for name, d in zip(s.names, s.dimensions, strict=True)}
         for s in (source.space or space, space)
     )
-    return {n: (there[n], here[n]) for n in here if n in there and there[n] != here[n]}
+    both = {n: (there[n], here[n]) for n in here if n in there}
+    return {n: pair for n, pair in both.items() if len(set(map(spellings, pair))) > 1}
 
 
 class _Rows:

@@ -121,6 +121,9 @@ HEAT = Space({"heat": Float(20, 80, unit="°C"), "time": Int(1, 48, unit="eq."),
         "x: 1\nheat: `77.5\u00a0°C`.\ntime: 18\n",
         "heat: 77.5 ° C, time: 18 eq ., x: 1",
         "heat: 77.5ºC, time: 18 eq., x: 1",
+        "heat: 77.5 C, time: 18 equiv, x: 1",
+        "heat: 77.5 deg C; time: 18 equiv.; x: 1",
+        '{"heat": "77.5 degrees Celsius", "time": "18 equivalents", "x": 1}',
         '{"heat": "77.5 ˚ C", "time": "18 eq.", "x": 1}',
         '{"heat": "77.5 °C", "time": "18 eq.", "x": 1}',
     ],
@@ -132,7 +135,7 @@ def test_a_value_may_have_the_unit_of_its_parameter(text):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["170 °F", "77 degC", "350 K", "77 °C 18 h", "60-70 °C", "77 °c", "7 7 °C"]
+    "wrong", ["170 °F", "77 degF", "350 K", "77 °C 18 h", "60-70 °C", "77 °c", "7 7 °C"]
 )
 def test_a_value_with_another_unit_is_a_complaint_that_names_both(wrong):
     for text in (f"heat: {wrong}, time: 2, x: 1", f'{{"heat": "{wrong}", "time": 2, "x": 1}}'):

@@ -39,11 +39,32 @@ PLAIN = str.maketrans(
 """Turns each sign into the plain one of those that look alike; a text keeps its length."""
 
 
+_SPELLINGS = [
+    frozenset(line.split())
+    for line in (
+        "°C degC degreesC celsius Celsius °Celsius degreesCelsius",
+        "s sec second seconds",
+        "min mins minute minutes",
+        "h hr hrs hour hours",
+        "mL ml",
+        "mol% mol-% mole%",
+        "eq eq. equiv equiv. equivalent equivalents",
+    )
+]
+
+
+def spellings(unit: str) -> frozenset[str]:
+    """Return the spellings of a unit, without blanks, in a few usual cases more than one."""
+    signs = "".join(nfc(unit).translate(PLAIN).split())
+    return next((same for same in _SPELLINGS if signs in same), frozenset({signs}))
+
+
 def without_unit(text: str, unit: str) -> str:
     """Return a text without the unit at its end; blanks in it and look-alikes are ignored."""
-    signs = "".join(nfc(unit).translate(PLAIN).split())
-    end = " *".join(map(re.escape, signs)) + r"\Z"
-    return re.sub(end, "", nfc(text).translate(PLAIN).strip())
+    known = spellings(unit)
+    known |= {"C"} if "°C" in known else set()  # which alone may be coulomb
+    ends = "|".join(" *".join(map(re.escape, signs)) for signs in known)
+    return re.sub(rf"({ends})\Z", "", nfc(text).translate(PLAIN).strip())
 
 
 def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | int | None:
@@ -52,7 +73,8 @@ def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | in
     Args:
         text: The whole text of a value; marks of Markdown and TeX around it are ignored.
         whole: Whether to return an `int` if the number is whole.
-        unit: Text that may follow the number; blanks before and in it do not matter.
+        unit: Text that may follow the number; blanks before and in it do not matter. It may have
+            another spelling of the same unit.
     """
     if len(text) > _LONGEST:
         return None
