@@ -145,6 +145,29 @@ class TestSpace:
             assert space.check(values) == values
 
     @pytest.mark.parametrize(
+        ("kinds", "limits", "least"),  # different points of 15
+        [
+            ("ssss", ["a - 3*b - 2*c + 3*d == -4", "b - a - c - d == 3"], 8),
+            ("ssii", ["-a + 3*c + d == 4.25", "3*a + 3*b - c + 2*d == 9.5"], 2),
+            (
+                "sfss",
+                [
+                    "-a - 3*b + 2*c + 2*d == 3.064377360417522",
+                    "-2*a + b + 3*c + 3*d == 11.395207546527493",
+                ],
+                8,
+            ),
+        ],
+    )
+    def test_points_that_rounding_does_not_find(self, kinds, limits, least):
+        kind = {"f": Float(-2, 3), "i": Int(-2, 3), "s": Float(-2, 3, step=0.25)}
+        names = dict(zip("abcd", map(kind.get, kinds), strict=True))
+        space, rng = Space(names, constraints=limits), np.random.default_rng(0)
+        points = {space.sample(rng) for _ in range(15)}
+        assert all(map(space.admits, points))
+        assert len(points) >= least
+
+    @pytest.mark.parametrize(
         ("dimension", "total"), [(Float(0, 1), 1), (Float(0, 1, step=0.05), 1), (Int(0, 100), 100)]
     )
     @pytest.mark.parametrize("text", ["{} == {}", "{1} <= {0} <= {1}"])

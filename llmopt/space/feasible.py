@@ -2,13 +2,15 @@
 
 Then a random one is projected onto the violated half-spaces in turn (Agmon 1954), in shares of the
 ranges; its stepped numbers are rounded one by one, and the others are projected again. From there
-hit-and-run (Smith 1984) moves the continuous numbers, in the null space of the equations.
+hit-and-run (Smith 1984) moves the continuous numbers, in the null space of the equations. If
+rounding finds no point, the combinations of the stepped numbers are enumerated.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +34,9 @@ _CLOSE = 1e-11  # violation that counts as none, as a share of the ranges
 _STRICT = 1e-7  # distance from the bound of a strict inequality, as a share of the ranges
 _MARGINS = 0.1, 0.03, 0.01, 0.001, 1e-5  # distances from the constraints, largest first
 _STEPS = 10  # of hit-and-run, for each continuous number
+_LISTED = 100_000  # combinations of some stepped numbers; of more, a random sample
+_SLACK = 1e-6  # of the constraints, for combinations that are checked later
+_COMPLETED = 300  # combinations whose continuous numbers are projected
 
 
 class Feasible:
@@ -79,8 +84,8 @@ class Feasible:
             if self._space.admits(values := self._space.draw(rng)):
                 return values
         walks = (self._walk(rng) for _ in range(_TRIES))
-        found = next((values for values in walks if values is not None), self._anchor)
-        return found or self._first(rng)
+        found = next((values for values in walks if values is not None), None)
+        return found or next(self._enumerated(rng), self._anchor) or self._first(rng)
 
     def _first(self, rng: np.random.Generator) -> tuple[Value, ...]:
         """Return a feasible point where random ones are not, or raise `SpaceError`."""
@@ -88,7 +93,8 @@ class Feasible:
             points = iter(self._space.points())
         else:
             near = (self._near(self._space.draw(rng), rng) for _ in range(_TRIES))
-            points = (values for values in near if values is not None)
+            rounded = (values for values in near if values is not None)
+            points = itertools.chain(rounded, self._enumerated(rng))
         for values in points:
             return values
         raise SpaceError(
@@ -117,6 +123,57 @@ class Feasible:
         share = projected
         point = self._point(values, share, self._used & there)
         return point if self._space.admits(point) else None
+
+    def _enumerated(self, rng: np.random.Generator) -> Iterator[tuple[Value, ...]]:
+        """Yield feasible points in random order, one for each combination of stepped numbers."""
+        for _ in range(_TRIES if self._space.conditional else 1):
+            values = self._space.draw(rng)
+            there = np.array([value is not ABSENT for value in values])
+            free, kept, start = self._used & there, self._kept(there), self._shares(values)
+            shares = self._combinations(free, kept, rng)
+            for row in rng.permutation(len(shares))[:_COMPLETED]:
+                share = np.where(free & self._stepped, shares[row], start)
+                projected = self._projected(share, free & ~self._stepped, kept)
+                if projected is not None:
+                    point = self._point(values, projected, free)
+                    if self._space.admits(point):
+                        yield point
+
+    def _combinations(
+        self, free: np.ndarray, kept: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return ``(n, len(space))`` shares of the stepped numbers that the ranges of others allow.
+
+        These are all combinations if there are no more than `_LISTED` at a time.
+        """
+        rows, bounds, equal = self._rows[kept] * free, self._bounds[kept], self._equal[kept]
+        left, sizes, _ = np.linalg.svd(rows[equal][:, free & ~self._stepped])
+        pure = left[:, int((sizes > 1e-9).sum()) :].T  # sums of equations without a real number
+        same = np.vstack([rows[equal], pure @ rows[equal]])
+        level = np.concatenate([bounds[equal], pure @ bounds[equal]])
+        rows = np.vstack([rows, same, -same])
+        bounds = np.concatenate([bounds, level, -level]) + _SLACK
+        rest = np.minimum(rows, 0.0).sum(axis=1)  # minimum of what is not chosen yet
+        shares, sums = np.zeros((1, len(free))), np.zeros((1, len(rows)))
+        steps = np.array([d.count - 1 for d in self._space.dimensions])
+        for i in sorted(np.flatnonzero(free & self._stepped), key=steps.__getitem__):
+            rest = rest - np.minimum(rows[:, i], 0.0)
+            room, ahead, back = bounds - sums - rest, rows[:, i] > _CLOSE, rows[:, i] < -_CLOSE
+            most = (room[:, ahead] / rows[ahead, i]).min(axis=1, initial=1.0)
+            least = (room[:, back] / rows[back, i]).max(axis=1, initial=0.0)
+            first = np.ceil(least * steps[i])
+            counts = (np.floor(most * steps[i]) - first + 1).clip(0)
+            ends = np.cumsum(counts)
+            total = ends[-1] if len(ends) else 0.0
+            picked = np.arange(min(total, _LISTED))
+            if total > _LISTED:
+                picked = np.floor(rng.random(_LISTED) * total)
+            parent = np.searchsorted(ends, picked, side="right")
+            shares, sums = shares[parent], sums[parent]
+            place = first[parent] + picked - (ends - counts)[parent]
+            shares[:, i] = place / max(steps[i], 1)
+            sums += shares[:, i, None] * rows[:, i]
+        return shares
 
     def _walk(self, rng: np.random.Generator) -> tuple[Value, ...] | None:
         """Return a random point that keeps the constraints, if hit-and-run finds one."""
