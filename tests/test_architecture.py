@@ -182,7 +182,7 @@ FOREIGN = {
     "gymnasium": "_get_obs",
     "nevergrad": "_constraint_checkers _content _layers _repetitions _value",
     "numba": "_reduce_states",
-    "optuna": "_contains _storage _study_id _trial_id",
+    "optuna": "_base_sampler _contains _storage _study_id _trial_id",
 }
 
 

@@ -231,6 +231,12 @@ class TestOptuna:
         with pytest.raises(ValueError, match=f"expected {', '.join(map(repr, PARTNERS))}, a list"):
             sampler(partner="tpe")
 
+    def test_a_sampler_that_visits_a_list_of_points_is_refused(self):
+        grid, brute = optuna.samplers.GridSampler({"x": [0, 1]}), optuna.samplers.BruteForceSampler
+        for partner in (grid, ["network", brute()], optuna.samplers.PartialFixedSampler({}, grid)):
+            with pytest.raises(ValueError, match=r"list in its own trials.*such as TPESampler\(\)"):
+                sampler(partner=partner)
+
 
 def optimizer(parametrization=None, budget=100, **options):
     if parametrization is None:

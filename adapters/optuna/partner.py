@@ -8,7 +8,12 @@ from typing import Any
 
 from numpy.random import Generator
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import (
+    BaseSampler,
+    BruteForceSampler,
+    GridSampler,
+    PartialFixedSampler,
+)
 from optuna.storages import BaseStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -27,10 +32,19 @@ def read_partners(partner: Any) -> tuple[Partner, ...]:
     """Return partners that can search a space with choices and branches.
 
     Raises:
-        ValueError: A partner is unknown, or is named twice.
+        ValueError: A partner is unknown, is named twice, or goes through a list of its own.
     """
     several = isinstance(partner, Iterable) and not isinstance(partner, str)
     given = () if partner is None else tuple(partner) if several else (partner,)
+    for inner in given:
+        while isinstance(inner, PartialFixedSampler):
+            inner = inner._base_sampler
+        if isinstance(inner, GridSampler | BruteForceSampler):
+            raise ValueError(
+                f"partner={type(inner).__name__}(): it visits each point of a list in its own "
+                "trials, and cannot take turns with a model; expected another sampler, such as "
+                f"TPESampler(). To use {type(inner).__name__}, give it a study of its own"
+            )
     listed = [SamplerPartner(p) if isinstance(p, BaseSampler) else p for p in given]
     partners = partners_of(listed, None)
     return tuple(BestBranch(p) if hasattr(p, "check") else p for p in partners)
