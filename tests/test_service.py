@@ -380,6 +380,10 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     run(capsys, "tell", file, "--replaces", "1", "--failed", "broke")
     (failed,) = run(capsys, "tell", file, '{"k": 5}', "--replaces", "1")
     assert (failed["state"], failed["feedback"], failed["params"]["k"]) == ("failed", "broke", 5)
+    (failed,) = run(capsys, "tell", file, "--replaces", "1", "--feedback", "leaked")
+    assert (failed["state"], failed["feedback"]) == ("failed", "leaked")
+    said = run(capsys, "tell", file, "p3", "--failed", "broke", "--feedback", "red", status=2)
+    assert 'got both "failed" and "feedback": a failed trial has one text' in said
     (other,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "1", "--reward", "9")
     assert other["params"] == {**third["params"], "k": 9}
     assert [p["point"] for p in run(capsys, "withdraw", file, "p1")] == ["p1"]

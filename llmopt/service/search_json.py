@@ -386,11 +386,7 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     for key in told:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
-    if told.get("failed") is not None and told.get("reward") is not None:
-        raise LLMOptError(
-            f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
-            'give "reward" if the point was evaluated, or "failed" if it has no result'
-        )
+    _check_failed(told)
     others = {k: told[k] for k in known if told.get(k) is not None}
     asked, named = told.get("instead_of"), told.get("params")
     done = (t for t in optimizer.trials if t.asked and t.state != "withdrawn")
@@ -425,7 +421,7 @@ def _with_outcome(told: Any, others: Mapping[str, Any], trial: Trial[Any]) -> di
             "wrong: the point, reward, failed, feedback or parts"
         )
     before = trial.was or trial
-    failed = {"failed": before.feedback} if before.reward is None else {}
+    failed = {"failed": others.get("feedback", before.feedback)} if before.reward is None else {}
     return {**told, "reward": before.reward, **failed}
 
 
@@ -448,6 +444,20 @@ def _by_name(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             f'"params", or, if another point was measured, give "instead_of" in place of "point"'
         )
     return {**rest, "params": name}
+
+
+def _check_failed(told: Mapping[str, Any]) -> None:
+    """Raise if a failure has a reward, or a second text."""
+    if told.get("failed") is not None and told.get("reward") is not None:
+        raise LLMOptError(
+            f'got both "reward" ({short(told["reward"])}) and "failed" ({short(told["failed"])}): '
+            'give "reward" if the point was evaluated, or "failed" if it has no result'
+        )
+    if told.get("failed") and told.get("feedback"):
+        raise LLMOptError(
+            'got both "failed" and "feedback": a failed trial has one text: give "failed" with the '
+            "reason and all that was seen"
+        )
 
 
 def _check_reward(reward: Any) -> None:
