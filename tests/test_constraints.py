@@ -395,7 +395,7 @@ class TestOtherLimits:
                 assert optimizer.ask()["a"] < 3
             texts = [str(warning.message) for warning in said]
             assert "u'} breaks a <= 2. Withdraw it, or lift the limit" in texts[0]
-            assert "no point has a = 3. Withdraw it" in texts[1]
+            assert "no point has a = 3 within the constraints (a <= 2). Withdraw it" in texts[1]
             assert optimizer.queued == [whole, part]
             optimizer.withdraw(part)
         with self.made(path, warmup=9) as optimizer:
