@@ -202,7 +202,7 @@ class LLMOptimizer(Asks[Params]):
             self._model.observe = partial(self._callbacks.notify, "sent")
         if given.import_trials is not None:
             report = self.record_trials(given.import_trials)
-            unread = any(row.reason for row in report.rows) or report.notes
+            unread = any(row.reason or row.outcome == "open" for row in report.rows) or report.notes
             logger.log(logging.WARNING if unread else logging.INFO, "%s", report)
 
     def _open(self, given: SearchOptions, there: Started | None, seed_given: bool) -> Journal:

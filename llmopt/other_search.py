@@ -94,7 +94,7 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
     if hasattr(source, "trials") and hasattr(source, "directions"):
         return _of_study(source)
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
-        source = source.to_dict("records")
+        source = source.astype(object).where(source.notna(), "").to_dict("records")  # as in a file
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         table = list(source)
         if all(isinstance(row, Mapping) for row in table):
@@ -189,7 +189,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
-    if not {"state", "feedback"} & cells.keys() and any(row.get(n) == "" for n in columns):
+    empty = any(row.get(name) == "" for name in columns)
+    if empty and not {"state", "feedback"} & cells.keys():
         reward = ""
     elif state == "complete" and not any(value is None for value in found):
         reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
@@ -202,6 +203,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
         )
     if named and not by_name and objectives[0] not in ("0", "reward"):
         trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
+    if empty and "state" in cells and state == "complete":
+        trouble = "its state is complete, and it has no reward: write failed, or clear the state"
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
     elif state == "complete" and (missing := [name for name in columns if name not in row]):

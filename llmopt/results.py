@@ -420,9 +420,10 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` (as `tell` takes it) and
                 ``parts_NAME`` for each part. An objective's own name can replace ``reward``. A row
-                with none of the reward columns is refused. One of a CSV file with an empty reward
-                has failed if its ``state`` or ``feedback`` says something; else it is skipped as
-                not yet measured. One with a text in ``instead_of`` may lie beyond bounds; as JSON
+                with none of the reward columns is refused. One of a file or a DataFrame with an
+                empty reward has failed if its ``state`` says so, or its ``feedback`` why; else it
+                is skipped as not yet measured. In a list, a reward of ``None`` or NaN has failed,
+                as in `tell`. One with a text in ``instead_of`` may lie beyond bounds; as JSON
                 it is the point that was asked for.
 
         Returns:

@@ -286,6 +286,21 @@ class TestTables:
         path.write_text("lr,layers,act,a,b\n0.1,2,relu,1,\n0.2,2,relu,1,2\n")
         assert pair.import_trials(path).counts == {"open": 1, "taken": 1}
 
+    def test_an_empty_cell_of_a_frame_is_that_of_a_file(self, tmp_path, caplog):
+        pandas = pytest.importorskip("pandas")
+        path, nan = tmp_path / "plan.csv", float("nan")
+        rows = [{**POINTS[0][0], "lr": n / 10, "reward": nan} for n in range(1, 5)]
+        frame = pandas.DataFrame(rows).assign(state=[None, "failed", "complete", None])
+        frame = frame.assign(feedback=[None, None, "", "spilled"])
+        frame.to_csv(path, index=False)
+        for source in (path, frame, frame.convert_dtypes()):
+            optimizer = make(import_trials=source)
+            assert [t.params["lr"] for t in optimizer.trials] == [0.2, 0.4]
+            assert "1 open (no reward yet), 2 taken, 1 refused" in caplog.text
+            assert "its state is complete, and it has no reward" in caplog.text
+            caplog.clear()
+        assert make().import_trials(rows).taken == 4  # as `tell` reads NaN
+
     def test_control_characters_of_a_header_reach_no_terminal(self, tmp_path, capsys, caplog):
         path = tmp_path / "t.csv"
         path.write_text("lr,layers,act,reward,\x1b[31mred\n0.1,2,relu,1,2\n")
