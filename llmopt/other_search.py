@@ -178,42 +178,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
-    reward: Any = None
-    trouble = ""
     state = str(cells.get("state", "complete")).lower()
-    named = len(objectives) == 1 and objectives[0] in row
-    by_name = named and "reward" not in row
-    columns = list(objectives) if by_name else ["reward"]
-    if len(objectives) > 1:  # the form of which the row has most
-        forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
-        forms += [list(objectives)] if objectives[0] != "0" else []
-        columns = max(forms, key=lambda form: sum(name in row for name in form))
-    found = [cells.pop(name, None) for name in columns]
-    empty = any(row.get(name) == "" for name in columns)
-    if empty and not {"state", "feedback"} & cells.keys():
-        reward = ""
-    elif state == "complete" and not any(value is None for value in found):
-        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
-    texts = [r for r in map(_as_number, found) if reward and isinstance(r, str)]
-    if texts:
-        trouble = (
-            f"reward={short(texts[0])}: expected a number, not a text{written(texts[0])}; if the "
-            "evaluation failed, write failed in a column `state`; if there is none yet, leave the "
-            "reward empty"
-        )
-    if named and not by_name and objectives[0] not in ("0", "reward"):
-        trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
-    if empty and "state" in cells and state == "complete":
-        trouble = "its state is complete, and it has no reward: write failed, or clear the state"
-    if state not in _STATES:
-        trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
-    elif state == "complete" and (missing := [name for name in columns if name not in row]):
-        names = [objectives[0]] if len(objectives) == 1 and objectives[0] != "0" else []
-        wanted = " or ".join(map(repr, [missing[0], *names]))
-        trouble = f"no reward found; rename its column to {wanted}"
-        if len(missing) < len(columns):
-            there = next(name for name in columns if name in row)
-            trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
+    reward, trouble = _reward_of(row, cells, state, objectives)
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     origin, revisions = from_text(cells.get("origin")) or ("", {})
     if origin:  # else it is a column of the user
@@ -236,6 +202,51 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     asked = asked if isinstance(asked, Mapping) else None
     number = _as_number(reward)
     return Row(point, number, words, trouble, blank, withdrawn, asked, origin, revisions)
+
+
+def _reward_of(
+    row: Mapping[str, Any], cells: dict[str, Any], state: str, objectives: Sequence[str]
+) -> tuple[Any, str]:
+    """Remove the reward of a row from its cells, and return it, and why it is no trial."""
+    reward: Any = None
+    trouble = ""
+    named = len(objectives) == 1 and objectives[0] in row
+    by_name = named and "reward" not in row
+    columns = list(objectives) if by_name else ["reward"]
+    if len(objectives) > 1:  # the form of which the row has most
+        forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
+        forms += [list(objectives)] if objectives[0] != "0" else []
+        columns = max(forms, key=lambda form: sum(name in row for name in form))
+    found = [cells.pop(name, None) for name in columns]
+    empty = any(row.get(name) == "" for name in columns)
+    if empty and not {"state", "feedback"} & cells.keys():
+        reward = ""
+    elif state == "complete" and not any(value is None for value in found):
+        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
+    texts = [r for r in map(_as_number, found) if reward and isinstance(r, str)]
+    if texts:
+        trouble = (
+            f"reward={short(texts[0])}: expected a number, not a text{written(texts[0])}; if the "
+            "evaluation failed, write failed in a column `state`; if there is none yet, leave the "
+            "reward empty"
+        )
+    if named and not by_name and objectives[0] not in ("0", "reward"):
+        trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
+    numbers = [n for n in map(_as_number, found) if not (_is_missing(n) or isinstance(n, str))]
+    says = {"complete": empty, "pruned": False}  # a pruned trial has what it reported last
+    if "state" in cells and says.get(state, len(numbers) == len(found)):
+        one = short(numbers[0]) if numbers and not empty else "empty"
+        trouble = f"its state is {state}, and its reward {one}: change one of them"
+    if state not in _STATES:
+        trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
+    elif state == "complete" and (missing := [name for name in columns if name not in row]):
+        names = [objectives[0]] if len(objectives) == 1 and objectives[0] != "0" else []
+        wanted = " or ".join(map(repr, [missing[0], *names]))
+        trouble = f"no reward found; rename its column to {wanted}"
+        if len(missing) < len(columns):
+            there = next(name for name in columns if name in row)
+            trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
+    return reward, trouble
 
 
 def _is_missing(value: Any) -> bool:

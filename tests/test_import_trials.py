@@ -297,7 +297,7 @@ class TestTables:
             optimizer = make(import_trials=source)
             assert [t.params["lr"] for t in optimizer.trials] == [0.2, 0.4]
             assert "1 open (no reward yet), 2 taken, 1 refused" in caplog.text
-            assert "its state is complete, and it has no reward" in caplog.text
+            assert "its state is complete, and its reward empty" in caplog.text
             caplog.clear()
         assert make().import_trials(rows).taken == 4  # as `tell` reads NaN
 
@@ -325,10 +325,11 @@ class TestTables:
 
 def test_a_text_as_reward_is_refused_with_what_a_table_has_instead(tmp_path):
     path = tmp_path / "runs.csv"
-    path.write_text('lr,reward,state\n0.1,n.d.,\n0.2,n.d.,failed\n0.3,"1,5",\n')
+    path.write_text('lr,reward,state\n0.1,n.d.,\n0.2,n.d.,failed\n0.3,"1,5",\n0.4,5,Failed\n')
     optimizer = LLMOptimizer({"lr": Float(0, 1)}, "network", direction="minimize")
     rows = optimizer.import_trials(path).rows
-    assert [row.outcome for row in rows] == ["refused", "taken", "refused"]
+    assert [row.outcome for row in rows] == ["refused", "taken", "refused", "refused"]
+    assert rows[3].reason == "its state is failed, and its reward 5.0: change one of them"
     assert (
         "not a text; if the evaluation failed, write failed in a column `state`" in rows[0].reason
     )
