@@ -31,7 +31,7 @@ from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
-from llmopt.results import Results, no_longer
+from llmopt.results import Results
 from llmopt.resume_check import split_options
 from llmopt.space.fixed import Fixed
 from llmopt.state import State, proposal_to_json
@@ -582,14 +582,15 @@ class Asks(Results[Params]):
         if values is None or key(values) not in waiting:
             pending = [self.space.named(p.values) for p in state.pending]
             there = [
-                str(CALLER.get().number(t.number))
+                CALLER.get().trial("trial", t.number)
                 for t in without_withdrawn(state.trials)
                 if values and key(t.values) == key(values)
             ]
-            numbers = f"number{'s' * (len(there) > 1)} {', '.join(there)}"
-            took = f" Withdraw its result as a trial, by its {numbers}." if there else ""
+            why = "the point is neither pending nor queued"
+            if there:
+                why = f"the point has a result: withdraw it with {' or '.join(there)}"
             raise ParameterError(
-                f"withdraw({short(params)}): {no_longer(state)}{took} Pending: {short(pending)}. "
+                f"withdraw({short(params)}): {why}. Pending: {short(pending)}. "
                 f"Queued: {short(self.queued)}"
             )
         return Withdrawn([self.space.to_json_values(values)], queued=False, asked=asked)

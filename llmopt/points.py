@@ -16,6 +16,7 @@ from llmopt.prompt.describe import describe_params
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
+from llmopt.util.caller import CALLER
 from llmopt.util.text import short
 
 _FALLBACK_DRAWS = 100
@@ -184,7 +185,7 @@ def place_of(state: State, event: Queued) -> str:
     key = state.space.key
     point = key(state.space.from_json_values(event.values))
     there = [
-        f"is trial #{t.number + 1}"
+        f"is trial {CALLER.get().number(t.number)}"
         for t in state.trials
         if t.state == "complete" and key(t.values) == point
     ]

@@ -54,11 +54,10 @@ class Record(Generic[Params]):
     def named(self, number: int) -> str:
         """Return what messages call a trial, given its number from 0.
 
-        Where points repeat, that is its number and the label of its point: they are not equal.
+        That is the caller's number, and where points repeat also the label of its point.
         """
-        history = self.history
-        caller = f"{CALLER.get().number(number)} ({history.label(number)})"
-        return f"trial {caller if history.noisy else history.label(number)}"
+        history, name = self.history, f"trial {CALLER.get().number(number)}"
+        return f"{name} ({history.label(number)})" if history.noisy else name
 
     @property
     def stopped(self) -> str:

@@ -364,17 +364,16 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             kept = [f"part {part}" for part, _ in sorted(same)]
             kept += ["feedback"] * bool(was and was.feedback and was.feedback == result.feedback)
             return said + f", with its former {', '.join(kept)}" * bool(kept)
+        trials = self._journal.state.trials
+        new = caller.trial("trial", len(trials))
+        remedy = f"If it corrects that trial, withdraw the new one ({new}), and tell the result "
+        remedy += f"with {caller.trial('replaces', before.number)}"
         if self._options.noisy:
-            trials = self._journal.state.trials
             made = sum(t.values == result.values and t.state != "withdrawn" for t in trials)
             counts = "they count as one point with their mean reward"
             if None in (result.rewards, before.rewards):
                 counts = "a failure does not count in the mean reward of a point"
-            return (
-                f"this is evaluation {made + 1} of the point of {name}: {counts}. If it "
-                f"corrects that trial, withdraw {caller.trial('trial', len(trials))} and tell it "
-                f"with {caller.trial('replaces', before.number)}"
-            )
+            return f"this is evaluation {made + 1} of the point of {name}: {counts}. {remedy}"
         if result.rewards is None:
             now = "as a failure"
         elif result.rewards == before.rewards:
@@ -384,9 +383,8 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             earlier = "a failure" if before.rewards is None else before.reward
             now = f"with another reward ({rewards}, before {earlier})"
         return (
-            f"the point of {name} was recorded again {now}: it counts as "
-            "another trial. If this is that trial's right result, tell it with "
-            f"{caller.trial('replaces', before.number)}; if rewards are noisy, set `noisy` to true"
+            f"the point of {name} was recorded again {now}: it counts as another trial. {remedy}. "
+            "If rewards are noisy, set `noisy` to true"
         )
 
     def _warn_of_repeat(self, result: Result) -> None:
@@ -501,15 +499,6 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         )
 
 
-def no_longer(state: State, queued: bool = True) -> str:
-    """Say why a point is not among those that wait for a result."""
-    where = "neither pending nor queued" if queued else "not pending"
-    return (
-        f"the point is {where}: ask() did not return it, it has a result, or it was withdrawn. "
-        f"{len(state.pending)} points are pending."
-    )
-
-
 def _check_place(state: State, result: Result, asked: Any) -> None:
     """Raise if a point cannot have been measured in place of the one that `ask` returned."""
     assert result.instead_of is not None
@@ -517,7 +506,9 @@ def _check_place(state: State, result: Result, asked: Any) -> None:
     named = argument("instead_of")
     if state.without(result.instead_of)[0] is None:
         raise ParameterError(
-            f"{argument('instead_of', short(asked))}: {no_longer(state, queued=False)} "
+            f"{argument('instead_of', short(asked))}: the point is not pending: ask() did not "
+            "return it, it has a result, or it was withdrawn. "
+            f"{len(state.pending)} points are pending. "
             f"Without {named}, any point of the space is recorded"
         )
     if result.instead_of == result.values:

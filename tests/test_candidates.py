@@ -136,7 +136,7 @@ def test_points_of_the_user_are_rows_and_other_results_are_recorded_with_a_warni
     optimizer = chat(start=[POINTS[3]])
     assert optimizer.ask() == POINTS[3]
     optimizer.tell({"ligand": "XPhos", "T": 33, "conc": 0.2}, 1.0)  # measured before
-    assert "trial #1: " in caplog.text
+    assert "trial 0: " in caplog.text
     assert "nearest: {'ligand': 'XPhos', 'T': 30, 'conc': 0.22}" in caplog.text
     caplog.clear()
     optimizer.tell({**POINTS[3], "T": 31}, 1.0, instead_of=POINTS[3])

@@ -56,7 +56,8 @@ def test_only_regular_files_are_opened(tmp_path):
         (tmp_path / "link", {"links": False}, "it is a link"),
         (tmp_path / "f", {"most": 6}, "longer than 6 bytes"),
         (tmp_path / "latin", {}, r"it is not text in UTF-8 \(byte 3\)"),
-        (tmp_path / "none", {}, "No such file"),
+        (tmp_path / "none", {}, "none: No such file"),
+        (tmp_path / "latn", {}, r"latn \(did you mean .*latin\?\): No such file"),
     ]:
         with pytest.raises(OSError, match=words):
             read_text(path, **options)

@@ -296,7 +296,7 @@ def test_a_correction_keeps_what_it_does_not_give_again(tmp_path, caplog):
     corrected = optimizer.tell({"t": 52, "k": 1, "c": "a"}, 8.0, replaces=0)
     assert (corrected.feedback, corrected.parts, corrected.seed) == ("brown", {"yield": 7.0}, 3)
     assert (corrected.constraint_violation, corrected.stderr) == (2.5, None)
-    assert "trial #1 was corrected to another point: it was {'t': 60" in caplog.text
+    assert "trial 0 was corrected to another point: it was {'t': 60" in caplog.text
     caplog.clear()
     again = {"feedback": "", "parts": {}, "constraint_violation": 0.0}
     optimizer.tell({"t": 40, "k": 1, "c": "a"}, 8.0, replaces=0, **again)

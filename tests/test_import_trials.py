@@ -467,7 +467,7 @@ def test_an_import_does_not_undo_a_correction_made_here(tmp_path):
         optimizer.tell(POINTS[0][0], 2.5, replaces=0)
         report = optimizer.import_trials(source)
         assert report.counts == {"known": 3}
-        assert "row 1 known: it is trial #1, which was corrected" in str(report)
+        assert "row 1 known: it is trial 0, which was corrected" in str(report)
         optimizer.tell(POINTS[1][0], 7.0, replaces=1)
         assert optimizer.import_trials(source).counts == {"known": 3}
 
@@ -477,7 +477,7 @@ def test_a_row_that_may_correct_a_trial_is_doubted():
     optimizer.import_trials(table())
     report = optimizer.import_trials([{**POINTS[0][0], "reward": 2.5}])
     assert report.counts == {"taken": 1}
-    assert "trial #1 has its point with reward 3.0: this is another measurement" in str(report)
+    assert "trial 0 has its point with reward 3.0: this is another measurement" in str(report)
     assert "withdraw the new one, and tell it with replaces=0" in str(report)
 
 
@@ -577,13 +577,13 @@ def test_an_import_undoes_nothing_that_was_corrected_or_withdrawn_here(tmp_path)
     optimizer.withdraw(trial=2)
     assert optimizer.import_trials(source.storage).counts == {"known": 3}
     report = str(optimizer.import_trials(source.storage))
-    assert "row 3 known: it is trial #3, which was withdrawn" in report
+    assert "row 3 known: it is trial 2, which was withdrawn" in report
     for number in range(3):
         source.withdraw(trial=number)
     report = optimizer.import_trials(source.storage)
     assert report.counts == {"known": 2, "withdrawn": 1}
     for number in (1, 2):
-        said = f"it is trial #{number}, which was corrected here: if it is wrong"
+        said = f"it is trial {number - 1}, which was corrected here: if it is wrong"
         assert f"row {number} known: {said}, withdraw trial={number - 1}" in str(report)
     source.tell(POINTS[2][0], 1.0, replaces=2)
     assert optimizer.import_trials(source.storage).rows[2].outcome == "known"
@@ -609,17 +609,17 @@ def test_an_edit_of_an_exported_table_is_said(kind, tmp_path, capsys):
     events = optimizer._journal.state.count
     assert str(optimizer.import_trials(table)).splitlines() == [
         "trials of the table: 3 known",
-        "row 1 known: trial #1 differs: reward 55.0 there, 3.0 here; layers 3 there, 2 here; "
+        "row 1 known: trial 0 differs: reward 55.0 there, 3.0 here; layers 3 there, 2 here; "
         "feedback 'brown' there, 'seen' here; parts_ee 2.0 there, none here. To take it over, "
         "tell it with replaces=0",
-        "row 2 known: trial #2 still counts here: if it is wrong, withdraw trial=1",
-        "row 3 known: trial #3 differs: reward failed there, 1.0 here. To take it over, tell it "
+        "row 2 known: trial 1 still counts here: if it is wrong, withdraw trial=1",
+        "row 3 known: trial 2 differs: reward failed there, 1.0 here. To take it over, tell it "
         "with replaces=2",
     ]
     table[0]["reward"] = "n/a"
     assert "row 1 known: reward='n/a'" in str(optimizer.import_trials(table))
     optimizer.withdraw(trial=2)
-    assert "row 3 known: it is trial #3, which was withdrawn since: reward failed there" in str(
+    assert "row 3 known: it is trial 2, which was withdrawn since: reward failed there" in str(
         optimizer.import_trials(table)
     )
     assert optimizer._journal.state.count == events + 1
@@ -630,7 +630,7 @@ def test_a_correction_of_words_or_parts_says_what_they_were(tmp_path):
     with source:
         source.tell(*POINTS[0], replaces=0, feedback="brown", parts={"ee": 2})
         report = str(optimizer.import_trials(source.storage))
-        assert report.endswith("row 1 corrected: trial #1 had feedback 'seen', parts_ee none")
+        assert report.endswith("row 1 corrected: trial 0 had feedback 'seen', parts_ee none")
 
 
 def test_a_trial_that_was_corrected_in_both_searches_counts_once(tmp_path):
@@ -644,7 +644,7 @@ def test_a_trial_that_was_corrected_in_both_searches_counts_once(tmp_path):
         assert report.counts == {"known": 3}
         for n, here in enumerate(("2.5", "2.5", "withdrawn"), 1):
             done = "corrected" if n < 3 else "withdrawn"
-            said = f"it is trial #{n}, which was {done} here: reward 2.0 there, {here} here"
+            said = f"it is trial {n - 1}, which was {done} here: reward 2.0 there, {here} here"
             assert f"row {n} known: {said}" in str(report)
     assert [t.reward for t in optimizer.trials] == [2.5, 2.5, None]
 
@@ -703,7 +703,7 @@ def test_a_trial_of_this_search_is_no_copy(tmp_path):
     optimizer.tell(*POINTS[0])
     report = optimizer.import_trials(path)
     assert report.counts == {"taken": 3}
-    assert "row 1 taken: trial #1 has its point with reward 3.0: this is another" in str(report)
+    assert "row 1 taken: trial 0 has its point with reward 3.0: this is another" in str(report)
     with make(storage=path) as source:
         source.withdraw(trial=0)
     assert optimizer.import_trials(path).counts == {"known": 2, "withdrawn here": 1}

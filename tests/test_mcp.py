@@ -445,8 +445,8 @@ def test_a_number_is_not_converted_and_a_repeat_is_warned_of(searches):
     assert "warning" not in searches.tell(**point, reward=1)["trial"]
     (shown,) = asyncio.run(server.call_tool("tell", {**point, "reward": 1})).content
     said = json.loads(shown.text)["trial"]["warning"]
-    assert "trial #1 was recorded again" in said
-    assert "tell it with replaces=1;" in said  # as this argument counts
+    assert "trial 1 was recorded again" in said
+    assert "tell the result with replaces=1." in said  # as this argument counts
 
 
 def test_a_cap_of_the_server_is_named(tmp_path):

@@ -219,7 +219,7 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
     same, said = [r.message for r in caplog.records]
     assert "recorded again with the same reward" in same
     assert "another reward (2.0, before 1.0)" in said
-    assert "tell it with replaces=2; if rewards are noisy, set `noisy` to true" in said
+    assert "tell the result with replaces=2. If rewards are noisy, set `noisy` to true" in said
     # Of every failed point that has a result now, and by its proposer.
     late = make([], warmup=3)
     for number in range(3):
@@ -229,7 +229,7 @@ def test_a_point_told_again_with_another_reward_is_said_once(caplog):
         late.withdraw(trial=2 * number + 1)
         said = caplog.records.pop().message
         assert "another reward (1.0, before a failure)" in said
-        assert f"replaces={2 * number};" in said
+        assert f"replaces={2 * number}." in said
     noisy = make(noisy=True)
     for reward in (1.0, 2.0):
         noisy.tell({"x": 1.5, "k": 7}, reward)

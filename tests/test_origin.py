@@ -172,7 +172,7 @@ class TestForms:
             a.tell({"x": 1.5, "k": 1}, 5.0, replaces=1)
             report = b.import_trials(source(a, form))
             assert [row.outcome for row in report.rows] == ["known", "corrected"]
-            assert "row 2 corrected: trial #2 had failed" in str(report)
+            assert "row 2 corrected: trial 1 had failed" in str(report)
             assert [t.reward for t in b.trials] == [4.0, 5.0]
 
     def test_what_was_removed_there_is_removed_here(self, form):
@@ -241,7 +241,7 @@ def test_the_shell_carries_the_origin(tmp_path, monkeypatch, capsys):
         Path("a1.csv").write_text(capsys.readouterr().out)
         assert main(["tell", "b.toml", "--import", "a1.csv"]) == 0
     said = capsys.readouterr().err
-    assert "row 1 corrected: trial #1 had 61.0 at {'x': 5.0}" in said
+    assert "row 1 corrected: trial 1 had 61.0 at {'x': 5.0}" in said
     assert main(["tell", "b.toml", "--import", "a.jsonl"]) == 0
     assert ": 1 known" in capsys.readouterr().err
 
@@ -267,7 +267,7 @@ def test_a_table_without_origins_is_known_whatever_was_changed_here():
             search.import_trials(a.storage)
             report = search.import_trials(rows[:3])
             assert report.counts == {"known": 3}
-            assert "it is trial #2, which was corrected" in str(report) or search is b
+            assert "it is trial 1, which was corrected" in str(report) or search is b
         assert a.import_trials(rows).counts == {"known": 4}
         assert b.import_trials(rows).counts == {"known": 3, "taken": 1}
 

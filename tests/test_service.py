@@ -229,6 +229,8 @@ class TestShell:
         monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
         assert "no result was given" in run(capsys, "tell", file, status=2)
         assert not (tmp_path / "search.jsonl").exists()
+        wrong = file.replace("search", "serach")
+        assert f"{wrong} (did you mean {file}?)" in run(capsys, "status", wrong, status=2)
 
     def test_a_point_may_follow_the_options(self, tmp_path, capsys):
         file = write(tmp_path)
@@ -362,13 +364,17 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
         points[3]["params"],
     )
     again = run(capsys, "tell", file, "p4", "--reward", "2", status=2)
-    assert "p4 has its result, trial #3, which was measured at another point" in again
+    assert "p4 has its result, trial 3, which was measured at another point" in again
     for point, number in (("p4", 3), ("p3", 1)):
         again = run(
             capsys, "tell", file, '{"k": 1}', "--instead-of", point, "--reward", "2", status=2
         )
-        assert f"{point} has its result, trial #{number}" in again
-        assert f'"replaces": {number}, or give the parameters without "instead_of"' in again
+        assert f"{point} has its result, trial {number}" in again
+        assert f"with --replaces {number}; to record another one, give the parameters" in again
+        assert again.endswith(f"in place of {point} without --instead-of\n")
+    assert "p2 has no result: add --reward X" in run(
+        capsys, "tell", file, "p2", "--feedback", "", status=2
+    )
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
     assert (right["params"], right["reward"], right["corrected"]) == (third["params"], 8, 1)
     right = run(capsys, "tell", file, "--replaces", "1", "--reward", "8", "--part", "side=2")[0]
@@ -389,7 +395,7 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "withdraw", file, "p1")] == ["p1"]
     assert open_file(file, reads=True).pending == []
     said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
-    assert "'p9' names no point (any more, if it was withdrawn)" in said
+    assert "there is no point 'p9' (it may have been withdrawn)" in said
     assert "p3 has no result: add --reward X" in run(capsys, "tell", file, "p3", status=2)
     assert "such as p3" in run(capsys, "tell", file, "3", "--reward", "1", status=2)
     assert "no point was given" in run(capsys, "tell", file, "--reward", "1", status=2)
@@ -409,7 +415,7 @@ def test_a_line_of_ask_with_its_reward_is_a_result(tmp_path, capsys):
         said = run(capsys, "tell", file, json.dumps({**wrong, "params": params}), status=2)
         assert "point 'p3' is {" in said
         assert 'give "instead_of" in place of "point"' in said
-    assert "'p9' names no point" in run(capsys, "tell", file, '{"point": "p9"}', status=2)
+    assert "there is no point 'p9'" in run(capsys, "tell", file, '{"point": "p9"}', status=2)
     assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [3, 4]
 
 
@@ -427,10 +433,11 @@ def test_a_table_names_points_and_the_rewards_of_withdrawn_trials(tmp_path, caps
     assert run(capsys, "status", file, "--trials")[1]["old_reward"] == 7
     assert main(["status", file, "--csv"]) == 0
     table = pandas.read_csv(io.StringIO(capsys.readouterr().out)).fillna(0)
-    assert table[["label", "point", "reward", "old_reward"]].values.tolist() == [
-        ["#1", "p2", 7, 0],
-        ["#2", "p1", 0, 7],
+    assert table[["trial", "point", "reward", "old_reward"]].values.tolist() == [
+        [1, "p2", 7, 0],
+        [2, "p1", 0, 7],
     ]
+    assert "label" not in table  # where no points repeat, it is that of the trial
     assert table[["state", "old_parts", "old_feedback"]].values.tolist() == [
         ["complete", 0, 0],
         ["withdrawn", '{"side": 1.0}', "brown"],
@@ -442,7 +449,7 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
     words = ("--reward", "7", "--part", "desird=78", "--part", "side=1", "--part", "ee=9")
     run(capsys, "tell", file, '{"x": 1, "k": 2}', *words)
     said = run(capsys, "tell", file, "--replaces", "1", "--part", "desired=", status=2)
-    assert "trial #1 has no part 'desired' to remove; did you mean 'desird'?" in said
+    assert "trial 1 has no part 'desired' to remove; did you mean 'desird'?" in said
     (right,) = run(
         capsys, "tell", file, "--replaces", "1", "--part", "desird=", "--part", "desired=78"
     )
@@ -483,7 +490,8 @@ def test_tell_says_that_a_result_is_a_further_evaluation(tmp_path, capsys, caplo
     second = json.loads(shown.out)
     assert "evaluation 2 of the point of trial 1 (#1)" in second["warning"]
     assert shown.err == f"llmopt: warning: {second['warning']}\n"
-    assert "withdraw --trial 2 and tell it with --replaces 1" in second["warning"]
+    remedy = "withdraw the new one (--trial 2), and tell the result with --replaces 1"
+    assert remedy in second["warning"]
     assert main(["withdraw", file, "--trial", "2"]) == 0
     capsys.readouterr()
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "6")
@@ -520,7 +528,7 @@ def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
     )
     for wrong in ("#9", "p9", "x"):
         said = run(capsys, "withdraw", file, "--trial", wrong, status=2)
-        assert "the name of a measured point, such as '#3' (in prompts) or 'p3'" in said
+        assert "of one of 3 trials, counted from 1, or the name of a point with a result" in said
     (moved,) = run(capsys, "tell", file, '{"k": 9}', "--replaces", "p2", "--reward", "80")
     assert (moved["params"]["k"], moved["old_params"]) == (9, second["params"])
     assert "trial 3 (#2) was corrected to another point" in caplog.text
@@ -637,7 +645,7 @@ def test_a_point_that_is_queued_again_is_named(tmp_path, capsys, caplog):
     file, point = write(tmp_path, model="network"), json.dumps({"x": 1, "k": 2})
     run(capsys, "tell", file, point, "--reward", "1")
     assert main(["enqueue", file, point, '{"k": 3}']) == 0
-    assert "is trial #1" in caplog.messages[-1]
+    assert "is trial 1" in caplog.messages[-1]
     for queued in (point, '{"k": 3}'):
         assert main(["enqueue", file, queued]) == 0
         assert "is queued already: it is queued again" in caplog.messages[-1]
@@ -695,7 +703,7 @@ def test_of_equal_points_the_named_one_is_withdrawn(tmp_path, capsys, caplog):
     assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [1, 3]
     run(capsys, "tell", file, "p1", "--reward", "1")
     said = run(capsys, "withdraw", file, "p1", status=2)  # p3 is equal
-    assert "it has a result" in said
+    assert "the point has a result: withdraw it with --trial 1" in said
     assert [p.asked for p in open_file(file, reads=True).pending_proposals] == [3]
 
 
@@ -723,7 +731,7 @@ def test_a_point_that_was_queued_again_is_withdrawn_by_its_name(tmp_path, capsys
         (gone,) = run(capsys, "withdraw", file, name)
         assert (gone["params"], gone["state"]) == (trial["params"], "withdrawn")
     assert open_file(file, reads=True).queued == []
-    assert "neither pending nor queued" in run(capsys, "withdraw", file, "p1", status=2)
+    assert "the point has a result" in run(capsys, "withdraw", file, "p1", status=2)
 
 
 def test_a_point_is_named_as_in_prompts(tmp_path, capsys):
@@ -737,10 +745,10 @@ def test_a_point_is_named_as_in_prompts(tmp_path, capsys):
     assert (again["label"], trials[2].asked) == ("#1", 0)
     run(capsys, "tell", file, '{"params": "#2", "reward": 4}')
     assert open_file(file, reads=True).trials[3].values == trials[1].values
-    assert "'P2' names no point" in run(capsys, "enqueue", file, "P2", status=2)
+    assert "there is no point 'P2'" in run(capsys, "enqueue", file, "P2", status=2)
     said = run(capsys, "tell", file, "P2", "--reward", "1", status=2)
-    assert "'P2' names no point (did you mean p2?): expected" in said
-    assert "'#3' names no point" in run(capsys, "tell", file, "#3", "--reward", "1", status=2)
+    assert "there is no point 'P2' (did you mean p2?): expected" in said
+    assert "there is no point '#3'" in run(capsys, "tell", file, "#3", "--reward", "1", status=2)
 
 
 def test_a_trial_that_was_withdrawn_before_is_brought_back_with_replaces(tmp_path, capsys):
@@ -770,12 +778,12 @@ def test_a_withdrawal_that_is_refused_names_the_trials_of_the_point(tmp_path, ca
     run(capsys, "ask", file)
     for point, reward in (('{"x": 1, "k": 1}', "1"), ("p1", "2"), ("p1", "3"), ("p1", "4")):
         (trial,) = run(capsys, "tell", file, point, "--reward", reward)
-    assert "if rewards are noisy, set `noisy` to true" in trial["warning"]
+    assert "withdraw the new one (--trial 4), and tell the result with" in trial["warning"]
+    assert "If rewards are noisy, set `noisy` to true" in trial["warning"]
     assert main(["withdraw", file, "--trial", "3"]) == 0
     capsys.readouterr()
     said = run(capsys, "withdraw", file, "p1", status=2)
-    assert "error: 'p1': the point is neither pending nor queued" in said
-    assert "Withdraw its result as a trial, by its numbers 2, 4." in said
+    assert "error: 'p1': the point has a result: withdraw it with --trial 2 or --trial 4" in said
 
 
 def test_a_reward_that_is_no_number_is_refused_with_the_way_to_record_a_failure(tmp_path, capsys):
@@ -812,12 +820,14 @@ def test_what_is_no_json_is_refused_with_a_remedy(tmp_path, capsys, monkeypatch)
         "{'params': {'x': 1}}",
         "{params: {x: 1}}",
         '{"params": {"x": 1}',
-        "x",
         "{1: 2}",
         '{"x": 1.2.3}',
     ):
         assert quoted in run(capsys, "tell", file, text, status=2)
         assert quoted in run(capsys, "enqueue", file, text, status=2)
+    for text in ("%", "x=1", "x"):
+        said = run(capsys, "tell", file, "p1", "--reward", "1", text, status=2)
+        assert f"'{text}' is no point: expected its name, such as p4, or its parameters" in said
     for text in ("@r.json", "r.json"):
         assert "a file is read with < r.json" in run(capsys, "tell", file, text, status=2)
     monkeypatch.setattr("sys.stdin", io.StringIO('{\n"params": {}}\n'))
@@ -1050,7 +1060,7 @@ def test_a_part_with_a_similar_name_to_that_of_earlier_trials_is_doubted(tmp_pat
     assert [told(1, "impurity"), told(2, "colour")] == [None, None]
     said = told(3, "impurty")
     assert said == (
-        "trial #3: no earlier trial has a part 'impurty'; did you mean 'impurity'? "
+        "trial 3: no earlier trial has a part 'impurty'; did you mean 'impurity'? "
         "Correct it with --replaces 3 --part impurity=2.4 --part impurty="
     )
     assert caplog.messages[-1] == said
@@ -1127,11 +1137,11 @@ def test_a_warning_is_printed_once(noisy, tmp_path, capsys, caplog):
 
     point = '{"x": 1, "k": 2}'
     said("tell", file, point, "--reward", "7")
-    first = "the point of trial 1 (#1)" if noisy else "the point of trial #1"
+    first = "the point of trial 1 (#1)" if noisy else "the point of trial 1"
     assert said("tell", file, point, "--reward", "7").count(first) == 1
     said("withdraw", file, "--trial", "1")
     again = said("tell", file, "--replaces", "1", "--reward", "8")
-    name = "1 (#2)" if noisy else "#1"  # prompts show it apart from the other measurement
+    name = "1 (#2)" if noisy else "1"  # prompts show it apart from the other measurement
     assert again.count(f"trial {name} was withdrawn") == 1
     seeded = str(tmp_path / "seeded.jsonl")
     LLMOptimizer({"x": Float(0, 1)}, "network", seeded=True, storage=seeded).tell({"x": 0.5}, 7)

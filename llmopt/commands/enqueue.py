@@ -41,7 +41,7 @@ def remedy_of(text: str, error: ValueError, usual: str = _QUOTED) -> str:
 
 def check_quoted(points: Sequence[str], texts: Mapping[str, str | None]) -> None:
     """Raise if the shell has split the text of an option, whose words are no points."""
-    words = [p for p in points if not (re.search(r'[{}":]', p) or NAME.fullmatch(p))]
+    words = [p for p in points if not (re.search(r'[{}":=]', p) or NAME.fullmatch(p))]
     option = next((option for option, text in texts.items() if text), None)
     if option is not None and re.search(r"[^\W\d]", "".join(words)):
         whole = cut(" ".join([str(texts[option]), *words]), _SHOWN)
@@ -66,8 +66,8 @@ def add_points(parser: argparse.ArgumentParser, count: str = "+") -> None:
         "point",
         metavar="JSON",
         nargs=count,
-        help='parameters by name, all or some of them, such as {"temperature": 80}; or the name of '
-        "a point: p4 as `ask` printed it, or '#4' as prompts show it",
+        help='parameters by name, all or some of them, such as {"temperature": 80}; or the name '
+        "that `ask` printed, such as p4",
     )
 
 
@@ -80,10 +80,12 @@ def point_of(text: str) -> object:
     try:
         return read_json(text)
     except ValueError as error:
-        raise LLMOptError(
-            f"{text[:80]!r} is not valid JSON ({error}), nor the name of a point, such as p4: "
-            f"{remedy_of(text, error)}"
-        ) from error
+        said = f"is not valid JSON ({error}), nor the name of a point, such as p4: "
+        said += remedy_of(text, error)
+        if not re.search(r'[{}":]', text):
+            said = "is no point: expected its name, such as p4, or its parameters, such as "
+            said += """'{"temperature": 80}'"""
+        raise LLMOptError(f"{text[:80]!r} {said}") from error
 
 
 def main(args: argparse.Namespace) -> int:

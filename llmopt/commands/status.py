@@ -58,9 +58,8 @@ def _table(optimizer: LLMOptimizer[Any], trials: Sequence[Mapping[str, Any]]) ->
         cells = zip(table["instead_of"], trials, strict=True)
         asked = [json.dumps(t["instead_of"]) if "instead_of" in t else cell for cell, t in cells]
         table["instead_of"] = asked
-    table.insert(0, "label", [t.get("label", f"#{t['number']}") for t in trials])
-    for name in ("point", "old_feedback", "old_parts"):  # as in `--trials`
+    for name in ("old_parts", "old_feedback", "point", "label"):  # as in `--trials`
         if any(name in trial for trial in trials):
             given = [trial.get(name) for trial in trials]
-            table.insert(1, name, [json.dumps(c) if isinstance(c, dict) else c for c in given])
+            table.insert(0, name, [json.dumps(c) if isinstance(c, dict) else c for c in given])
     return table

@@ -18,6 +18,7 @@ from llmopt.service.search_json import numbered, tell
 from llmopt.util.files import read_json
 from llmopt.util.text import NUMBER, counted, written
 
+_HAS_RESULT = "add --reward X, or --failed WHY"
 _OPTIONS = (
     ("--reward", "X", "what the point scored"),
     ("--failed", "WHY", "why it could not be evaluated"),
@@ -26,8 +27,8 @@ _OPTIONS = (
     (
         "--replaces",
         "N",
-        "number of the trial whose result was wrong, or its point ('#16' as prompts show it, or "
-        "p12); omit what was right",
+        "number of the trial whose result was wrong, or the name of its point, such as p12; omit "
+        "what was right",
     ),
 )
 
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         help='{"params": {...}, "reward": 0.5, "feedback": "..."} or {"params": {...}, "failed": '
         '"why"}; one a line from standard input if not given. With the options, the point alone: '
-        "its parameters, or its name: p4 as `ask` printed it, or '#4' as prompts show it",
+        "its parameters, or the name that `ask` printed, such as p4",
     )
     parser.add_argument(
         "--import",
@@ -123,6 +124,8 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
                 result[name] = read_json(text)
     if args.part:
         result["parts"] = dict(_part(text, args.replaces is not None) for text in args.part)
+    if not result.keys() & {"reward", "failed", "replaces"}:
+        raise LLMOptError(f"{args.result[0]} has no result: {_HAS_RESULT}")
     return result
 
 
@@ -157,7 +160,7 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
         except ValueError as error:
             if NAME.fullmatch(line.strip()):
                 after = lines[number].strip() if number < len(lines) else ""
-                remedy = "add --reward X, or --failed WHY"
+                remedy = _HAS_RESULT
                 if re.fullmatch(r"[-+]?[.\d][-+.\de]*", after):
                     remedy = f"give the result as --reward {after}"
                 raise LLMOptError(f"{line.strip()} has no result: {remedy}") from error

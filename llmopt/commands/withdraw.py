@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trial",
         type=lambda text: int(text) if re.fullmatch(r"-?\d+", text) else text,
         metavar="N",
-        help="number of a trial that never happened, or that failed and is to be run again; or its "
-        "point: '#16' as prompts show it, or p12 as `ask` printed it",
+        help="number of a trial that never happened, or that failed and is to be run again; or the "
+        "name of its point, such as p12",
     )
     parser.add_argument(
         "--feedback", metavar="TEXT", default="", help="why the trial is withdrawn, for the model"

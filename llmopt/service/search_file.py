@@ -30,7 +30,7 @@ from llmopt.reports import stored_search
 from llmopt.resume_check import arguments_of, parameters_of, started_there
 from llmopt.service.description import read_description
 from llmopt.space import Space
-from llmopt.util.files import read_mapping
+from llmopt.util.files import nearby, read_mapping
 from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
@@ -76,8 +76,9 @@ def open_file(
         described = path.with_suffix(suffix)
         if path == described and not path.exists():
             raise StorageError(
-                f"there is no {path}: give the path of an existing file. A description of a search "
-                f"holds its parameters, direction and model, such as {_EXAMPLES[suffix]}"
+                f"there is no {path}{nearby(path)}: give the path of an existing file. A "
+                "description of a search holds its parameters, direction and model, such as "
+                f"{_EXAMPLES[suffix]}"
             )
         if path == described or (path.suffix in ("", _SUFFIX) and described.is_file()):
             storage = described.with_suffix(_SUFFIX)
@@ -97,8 +98,8 @@ def open_file(
             )
     if not path.exists():
         raise StorageError(
-            f"there is no {path}: give the description of a search (.json or .toml), or a file "
-            "that storage= wrote"
+            f"there is no {path}{nearby(path)}: give the description of a search (.json or .toml), "
+            "or a file that storage= wrote"
         )
     if reads and (stored := _stored(path)) is not None:
         return stored

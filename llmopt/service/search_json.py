@@ -218,12 +218,12 @@ def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
     named |= {label(t.number): t.values for t in trials}
     if given not in named:
         pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
-        near = given.lower() if given.lower() in named else ""
-        why = f"did you mean {near}?" if near else "any more, if it was withdrawn"
+        why = "it may have been withdrawn"
+        if (near := given.lower()) in named:
+            why = f"did you mean {near}?"
         raise LLMOptError(
-            f"{short(given)} names no point ({why}): expected an object of parameters, or the name "
-            "that `llmopt ask` printed, or that of prompts, such as '#3'. "
-            f"Pending: {', '.join(pending) or 'none'}"
+            f"there is no point {short(given)} ({why}): expected the name that `llmopt ask` "
+            f"printed, or the parameters. Pending: {', '.join(pending) or 'none'}"
         )
     return optimizer.space.unflatten(named[given])
 
@@ -367,8 +367,8 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
         )
     if not there:
         raise LLMOptError(
-            f"{given}: expected the `number` of one of {count} trials, counted from "
-            "1, or the name of a measured point, such as '#3' (in prompts) or 'p3' (of `ask`)"
+            f"{given}: expected the number of one of {count} trials, counted from 1, or the name "
+            "of a point with a result, such as p3"
         )
     return there[0].number
 
@@ -393,10 +393,12 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     done = (t for t in done if f"p{t.asked}" == (asked or (t.instead_of and named)))
     if "replaces" not in others and (trial := next(done, None)):
         where = ", which was measured at another point" * (trial.instead_of is not None)
-        without = ' without "instead_of"' * bool(asked)
+        caller = CALLER.get()
+        without = f" without {caller.argument('instead_of')}" * bool(asked)
         raise LLMOptError(
             f"p{trial.asked} has its result, {optimizer.named(trial.number)}{where}: correct it "
-            f'with "replaces": {trial.number + 1}, or give the parameters{without}'
+            f"with {caller.trial('replaces', trial.number)}; to record another one, give the "
+            f"parameters in place of p{trial.asked}{without}"
         )
     params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:

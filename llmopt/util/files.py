@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import errno
 import io
+import itertools
 import json
 import os
 import secrets
@@ -25,7 +27,7 @@ except ImportError:  # not on Windows, where two writers are then not distinguis
 
 MAX_BYTES = 100_000_000
 """Longest file that is read, where a reader names no other."""
-
+_MOST_NAMES = 1000  # of a folder, among which one may be meant
 _KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISFIFO: "a pipe, which may never end",
@@ -118,7 +120,17 @@ def unreadable(path: str | os.PathLike[str], error: OSError) -> StorageError:
     """Return the error to raise if a file cannot be read."""
     missing = isinstance(error, FileNotFoundError)
     remedy = "; give the path of an existing file" if missing else ""
-    return StorageError(f"cannot read {path}: {error.strerror or error}{remedy}")
+    meant = nearby(path) if missing else ""
+    return StorageError(f"cannot read {path}{meant}: {error.strerror or error}{remedy}")
+
+
+def nearby(path: str | os.PathLike[str]) -> str:
+    """Return a question for the file of a similar name beside a missing one, if there is one."""
+    path, names = Path(path), list[str]()
+    with contextlib.suppress(OSError):
+        names = [found.name for found in itertools.islice(path.parent.iterdir(), _MOST_NAMES)]
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return f" (did you mean {path.with_name(near[0])}?)" if near else ""
 
 
 def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> dict[str, Any]:
