@@ -423,10 +423,7 @@ class _Run:
         self._limit: float | None = own["evaluation_timeout"]
         self._catch: type[Exception] | tuple[type[Exception], ...] = own["catch"]
         self._batch, self._workers = optimizer.batch_size, workers
-        imported = optimizer.imported
-        if imported:
-            optimizer.total = optimizer.total and optimizer.total + len(imported)
-        trials = optimizer.trials
+        imported, trials = optimizer.imported, optimizer.trials
         self.n_trials = n_trials + len(imported)
         self._left = self.n_trials - len(trials)  # points that no worker has yet
         # First what an interrupted search was about to evaluate.

@@ -84,7 +84,8 @@ class AskOptions:
     Attributes:
         description: The task in words, for prompts that use it; or the objective function, whose
             source and docstring are then sent to the model's provider. ``None`` for none.
-        total: Total number of planned proposals, for prompts that say "iteration k of N".
+        total: Total number of planned proposals, for prompts that say "iteration k of N". Imported
+            trials are none of them.
         attempts: Maximum number of requests with unusable samples per batch; random points then
             fill the batch. After such a request, a chat model reads what was wrong with its
             answer.

@@ -274,6 +274,9 @@ class PointTask:
     def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
         self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
+        imported = sum(trial.kind == "imported" for trial in self.known.trials)
+        if imported and self.options.total is not None:
+            hints += (f"{imported} of the {self.options.total} points were imported.",)
         if self._left:
             hints += (list_of(self.space, self._left),)
         if wanted > 1 and points > 1:

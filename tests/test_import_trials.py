@@ -767,3 +767,18 @@ def test_a_point_to_start_with_is_not_asked_if_its_result_is_imported(noisy, tmp
         assert optimizer.imported == {0, 1, 2}
         optimizer.import_trials(path)
         assert optimizer.ask(len(left) + 1) == [*left, POINTS[2][0]]
+
+
+@pytest.mark.parametrize(("prompt", "said"), [("props", " of 7. Propose"), ("words", "at most 7")])
+def test_prompts_name_imported_points_apart_from_the_planned_ones(prompt, said):
+    rows = [{"x": n / 9, "reward": float(n)} for n in range(4)]
+    options = {"import_trials": rows, "prompt": prompt, "description": "d", "warmup": 0}
+    clients = [ScriptedClient([f'{{"x": 0.{n}}}' for n in "3579"]) for _ in range(2)]
+    minimize(lambda p: p["x"], {"x": Float(0, 1)}, 3, clients[0], **options)
+    own = LLMOptimizer({"x": Float(0, 1)}, clients[1], direction="minimize", total=3, **options)
+    for _ in range(3):
+        own.tell(point := own.ask(), point["x"])
+    for client in clients:
+        texts = [request.messages[-1].content for request in client.requests]
+        assert all(said in text and "\n4 of the 7 points were imported." in text for text in texts)
+        assert not any("Running low" in text for text in texts)  # of fewer than five

@@ -308,7 +308,7 @@ class PolicySearch(Views, Closing):
                 return []
             if self._total is None or spent >= self._total:
                 self._total = evaluations
-            optimizer.total = self._total - spent + len(optimizer.trials)
+            optimizer.total = self._total
             optimizer.batch_size = min(batch, evaluations - spent)
             try:
                 with shown.waiting():
