@@ -100,9 +100,14 @@ def _merge(trials: Sequence[Trial]) -> Trial:
     means = {name: float(np.mean([t.parts[name] for t in some])) for name, some in told.items()}
     counts = {name: sum(t.evaluations for t in some) for name, some in told.items()}
     evaluations = sum(t.evaluations for t in trials)
+    violations = np.array([(t.constraint_violation, t.measured_violation) for t in trials])
+    # The mean of equal ones is exact.
+    total, measured = (violations[0] + (violations - violations[0]).mean(axis=0)).tolist()
     return replace(
         trials[0],
         rewards=tuple(float(x) for x in rewards.mean(axis=0)),
+        constraint_violation=total,
+        measured_violation=measured,
         stderr=stderr,
         evaluations=evaluations,
         feedback=_feedback(trials),

@@ -44,6 +44,17 @@ def test_equal_points_merge_to_mean_and_error():
     assert optimizer.usage.rejected == {}
 
 
+@pytest.mark.parametrize("violations", [(0.0, 3.0), (3.0, 0.0)])
+def test_a_point_that_broke_a_measured_limit_once_is_infeasible(violations):
+    """The first measurement alone decided."""
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([]), "words", warmup=0, noisy=True)
+    for violation in violations:
+        optimizer.tell({"x": 0.5}, 1.0, constraint_violation=violation)
+    optimizer.tell({"x": 0.25}, 2.0)
+    assert optimizer.history.trials[0].constraint_violation == 1.5
+    assert optimizer.best.params == {"x": 0.25}
+
+
 def test_a_point_that_only_failed_is_not_proposed_again():
     client = ScriptedClient([FIRST, AGAIN, "Start from: new\nProposal: x: 0.25", AGAIN])
     optimizer = LLMOptimizer(SPACE, client, "words", warmup=0, noisy=True)

@@ -83,7 +83,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         error = trial.stderr and _computed(trial.stderr)
         trial = replace(trial, rewards=means or None, parts=parts, stderr=error)
     violation = trial.constraint_violation
-    if violation != trial.measured_violation:
+    if trial.evaluations > 1 or violation != trial.measured_violation:
         violation = _computed(violation)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
     old = old[:-1] if old[-1:] == (trial.rewards or (),) else old  # the reward was right
