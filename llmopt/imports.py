@@ -18,6 +18,7 @@ from typing import Any, Literal
 from llmopt.errors import LLMOptError, ParameterError
 from llmopt.evaluations import Result
 from llmopt.events import Withdrawn
+from llmopt.from_optuna import violation_of
 from llmopt.history import Trial
 from llmopt.origin import digest, is_newer, merged
 from llmopt.other_search import PARTS, OtherSearch, Row
@@ -143,6 +144,7 @@ class _Rows:
     ) -> None:
         self._space, self._table, self._check, self._named = space, source.table, check, named
         self._own = state.id
+        self._same = _same_constraints(space, source)
         self._known = {trial.origin: trial for trial in state.trials if trial.origin}
         self._latest: dict[str, int] = {}  # the number of the row to read, by origin
         self._there = defaultdict[Any, list[Trial]](list)  # by point, those that count
@@ -212,6 +214,8 @@ class _Rows:
         parts = row.words.get("parts", {}).items()
         taken = space.place if self._table else ()  # a parameter may have such a name
         words = {**row.words, "parts": {n: v for n, v in parts if PARTS + n not in taken}}
+        if others := {n: v for n, v in row.violated.items() if n not in self._same}:
+            words["constraint_violation"] = violation_of(others)
         one = self._check(space.unflatten(values), row.reward, **words)
         if row.origin and row.reward is None:  # without a reason, too
             one = replace(one, feedback=clean(words.get("feedback", "")))
@@ -354,6 +358,29 @@ def _alike(one: Any, other: Any) -> bool:
     return math.isclose(one, other, rel_tol=1e-9) if both else bool(one == other)
 
 
+def _same_constraints(space: Space, source: OtherSearch) -> dict[str, str]:
+    """Return the constraints of a study that are constraints of the space, with their texts.
+
+    They have the same violation at each trial, which is not to be counted twice.
+    """
+    there, here = list[Mapping[str, float]](), list[Mapping[str, float]]()
+    for row in source.rows:
+        with contextlib.suppress(ParameterError):
+            here.append(space.broken(_values_of(space, row, source.table)))
+            there.append(row.violated)
+    amounts = {text: [each.get(text, 0.0) for each in here] for each in here for text in each}
+    same = {}
+    for name in {name: None for each in there for name in each}:
+        values = [each.get(name, 0.0) for each in there]
+        for text, own in amounts.items():
+            if all(
+                math.isclose(*pair, rel_tol=1e-9, abs_tol=1e-9)
+                for pair in zip(values, own, strict=True)
+            ):
+                same[name] = text
+    return same
+
+
 def _asked_of(space: Space, row: Row, measured: tuple[Value, ...]) -> tuple[Value, ...] | None:
     """Return the point that a row was measured in place of, if it is another one of the space."""
     if row.asked is None:
@@ -429,6 +456,14 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
         notes.append(
             f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "
             "whether they can be compared is for you to say"
+        )
+    same = _same_constraints(space, source)
+    for name, text in same.items():
+        notes.append(f"constraint {name!r} of the study is {text!r} here, and counts once")
+    names = {name for row in source.rows for name in row.violated}
+    if space.limits and (others := sorted(names - same.keys())):
+        notes.append(
+            f"constraints of the study count beside those of this space: {', '.join(others)}"
         )
     for name, units in _other_units(space, source).items():
         one, other = (repr(unit) if unit else "none" for unit in units)

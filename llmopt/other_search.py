@@ -18,7 +18,6 @@ from llmopt.from_optuna import (
     text_of,
     told_of,
     violated,
-    violation_of,
 )
 from llmopt.history import Direction, Trial
 from llmopt.origin import from_text
@@ -48,6 +47,7 @@ class Row:
     asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
     origin: str = ""  # see `Trial`
     revisions: Mapping[str, int] = field(default_factory=dict)
+    violated: Mapping[str, float] = field(default_factory=dict)  # constraints of a foreign study
 
 
 @dataclass
@@ -141,9 +141,8 @@ def _of_study(study: Any) -> OtherSearch:
             said = "" if values or origin else f"{state.lower()} in the study"
             words = _words_of(trial.user_attrs, said)
             violation = number_of(note_of(trial.user_attrs, "violation"))
-            if violation is None:
-                violation = violation_of(violated(trial))
-            words |= {"constraint_violation": violation, "parts": parts_of(trial.user_attrs)}
+            broken = violated(trial) if violation is None else {}
+            words |= {"constraint_violation": violation or 0.0, "parts": parts_of(trial.user_attrs)}
             asked = note_of(trial.user_attrs, "instead_of")
             words["beyond"] = (asked or note_of(trial.user_attrs, "deviation")) is not None
             rows.append(
@@ -155,6 +154,7 @@ def _of_study(study: Any) -> OtherSearch:
                     asked=asked if isinstance(asked, Mapping) else None,
                     origin=origin,
                     revisions=revisions,
+                    violated=broken,
                 )
             )
     directions = tuple(direction.name.lower() for direction in study.directions)

@@ -782,3 +782,35 @@ def test_prompts_name_imported_points_apart_from_the_planned_ones(prompt, said):
         texts = [request.messages[-1].content for request in client.requests]
         assert all(said in text and "\n4 of the 7 points were imported." in text for text in texts)
         assert not any("Running low" in text for text in texts)  # of fewer than five
+
+
+@pytest.mark.parametrize(
+    ("factor", "limits", "total"),
+    [
+        (1, ["lr + layers <= 3"], 2.0),  # the study's constraint is that of the search
+        (2, ["lr + layers <= 3"], 5.0),
+        (1, [], 2.0),
+    ],
+)
+def test_a_constraint_of_a_study_and_of_the_search_counts_once(factor, limits, total):
+    optuna = pytest.importorskip("optuna")
+    made, old = optuna.create_study(direction="minimize"), study().trials[0]
+    for layers in (2, 3, 4):
+        values = [factor * (0.5 + layers - 3), layers - 3.5]  # the second one is measured
+        made.add_trial(
+            optuna.trial.create_trial(
+                params={**old.params, "lr": 0.5, "layers": layers},
+                distributions=old.distributions,
+                value=float(layers),
+                system_attrs={"constraints": values},
+            )
+        )
+    optimizer = make(constraints=limits)
+    said = str(optimizer.import_trials(made))
+    assert [t.constraint_violation for t in optimizer.trials] == pytest.approx(
+        [0.0, {2.0: 0.5, 5.0: 1.5}[total], total]
+    )
+    assert ("'0' of the study is 'lr + layers <= 3' here, and counts once" in said) == (
+        bool(limits) and factor == 1
+    )
+    assert ("count beside" in said) == bool(limits)
