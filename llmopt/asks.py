@@ -322,8 +322,8 @@ class Asks(Results[Params]):
             if answer.error is not None and not (answer.capped and enough):
                 self._settle(0, fixed, draft)  # a later ask returns what was paid for before it
                 raise answer.error
-            open_end = outcome.proposals and outcome.stop is None and not enough
-            outcome.outdated = bool(open_end) and scope.outdated
+            outcome.refused = answer.refused
+            outcome.outdated = outcome.stop is None and not enough and scope.outdated
             if outcome.outdated:
                 break
         return draft
@@ -435,6 +435,7 @@ class Asks(Results[Params]):
                     None if drawn == now.generator.bit_generator.state else drawn,
                     [*waiting, *(len(now.queue) + place for place in passed)],
                     len(completed),
+                    outcome.refused,
                 )
             )
         if ended:

@@ -60,6 +60,11 @@ def _text(name: str, value: Any) -> None:
         raise TypeError(f"{name}={short(value)}: expected a string")
 
 
+def _texts(name: str, value: Any) -> None:
+    for each in value:
+        _text(name, each)
+
+
 def _count(name: str, value: Any) -> None:
     whole_number(name, value, 0, 10**15)
 
@@ -108,6 +113,7 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
     ),
     **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), check_amount),
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
+    "refused": _texts,
     **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data", "fixed"), _mapping),
     **dict.fromkeys(("rejected", "revisions"), _tally),
     "origin": _origin,
@@ -186,6 +192,8 @@ class Asked(Event):
     waiting: Sequence[int] = ()  # places of the queued points that were passed over, first of the
     # whole points, then of those with some parameters
     completed: int = 0  # points with some parameters that got the others
+    refused: Sequence[str] = ()  # the last answer, and why it cannot be used: the next request,
+    # which states newer results, says so
 
 
 @dataclass(frozen=True)

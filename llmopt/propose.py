@@ -177,6 +177,7 @@ class Outcome:
         error: What is to be raised once the points that were paid for before it are kept.
         outdated: Whether points are missing since results were recorded meanwhile: the next request
             must state them.
+        refused: The last answer, and why it cannot be used, if the next request must say so.
         unread: The last answers that could not be used, each with the reason.
         warnings: Texts for the user.
     """
@@ -189,6 +190,7 @@ class Outcome:
     failed: bool = False
     error: LLMOptError | None = None
     outdated: bool = False
+    refused: tuple[str, ...] = ()
     unread: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -231,7 +233,7 @@ def propose(
                 outcome.error = error
             break
         loop.read(question, completion)
-        loop.outcome.outdated = bool(loop.outcome.proposals) and loop.continues and scope.outdated
+        loop.check_results()
     return loop.result()
 
 
@@ -249,9 +251,11 @@ class _Loop:
         self._task, self._scope, self._rng, self._n = task, scope, rng, n
         self._keep_last = keep_last  # of `max_requests`, for points
         # The blocks of earlier asks, and of this one.
-        self._before = tuple([Block.read(run.event.result) for run in scope.state.runs])
-        self._runs: tuple[Block, ...] = ()
-        self._complaint: Complaint | None = None
+        state, first = scope.state, not scope.replies
+        blocks = tuple([Block.read(run.event.result) for run in state.runs])
+        begin = len(blocks) - state.since * first
+        self._before, self._runs = blocks[:begin], blocks[begin:]
+        self._complaint = Complaint(*state.refused) if first and state.refused else None
         self._useless = False  # no further answer can help
         self._began = ""  # how the last answer began, if it could not be read
         self._misses = 0  # answers without a point
@@ -269,6 +273,13 @@ class _Loop:
             and not self._useless
             and not self._task.exhausted
         )
+
+    def check_results(self) -> None:
+        """End the requests if the next one has to state results that were recorded meanwhile."""
+        outcome, complaint = self.outcome, self._complaint
+        if self.continues and (outcome.proposals or complaint) and self._scope.outdated:
+            outcome.outdated = True
+            outcome.refused = (complaint.raw, complaint.reason) if complaint else ()
 
     @property
     def _seconds(self) -> float:

@@ -132,6 +132,8 @@ class State:
         runs: Blocks of asks that settled, in order.
         open_runs: Code that was run since the last ask settled.
         computed: Number of runs so far.
+        refused: An answer that cannot be used, and why, if no request has said so yet.
+        since: Number of the last `runs` that led to it.
         barren: Number of asks that gave no point.
         fallbacks: Number of random points in the model's place since its last point.
         stop: The model's end of the search.
@@ -166,6 +168,8 @@ class State:
     runs: tuple[Run, ...] = ()
     open_runs: tuple[Run, ...] = ()
     computed: int = 0
+    refused: tuple[str, ...] = ()
+    since: int = 0
     barren: int = 0
     fallbacks: int = 0
     stop: Stop | None = None
@@ -506,6 +510,10 @@ def _asked(state: State, event: Asked) -> State:
     if event.rng is not None:
         np.random.default_rng(0).bit_generator.state = event.rng  # what it refuses is not written
     asked_nobody = event.given > 0 and not new and event.rng is None
+    refused, since = state.refused, state.since
+    if not asked_nobody:
+        refused = tuple(event.refused)
+        since = since + len(event.blocks) if refused else 0
     return replace(
         state,
         usage=usage,
@@ -519,7 +527,9 @@ def _asked(state: State, event: Asked) -> State:
         paid=state.paid if asked_nobody else (),
         runs=state.runs + tuple(run for run in state.open_runs if run.number in event.blocks),
         open_runs=state.open_runs if asked_nobody else (),
-        barren=state.barren + (not ready and event.stop is None),
+        refused=refused,
+        since=since,
+        barren=state.barren + (not ready and event.stop is None and not event.refused),
         fallbacks=fallbacks,
         stop=_stop(event.stop) or state.stop,
         rng=event.rng or state.rng,

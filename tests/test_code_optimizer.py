@@ -66,6 +66,20 @@ def test_ask_tell_and_what_the_model_is_shown():
         assert part in text
 
 
+def test_the_request_after_a_refused_answer_states_new_results():
+    def refused(_):
+        optimizer.tell("def f(x):\n    return 2.5", 69.25)
+        return Reply((Completion(fenced("return x.foo")),))
+
+    optimizer, client = make(refused, fenced("return x.sum()"), fenced("return 1.0"))
+    with optimizer:
+        optimizer.tell(optimizer.ask(), 6.0)
+        optimizer.ask()
+    assert "69.25" in client.requests[1].text
+    assert "AttributeError" in client.requests[1].text
+    assert "AttributeError" not in client.requests[2].text
+
+
 STOP = "The sum is exact already.\nProposal: stop"
 
 

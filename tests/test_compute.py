@@ -11,8 +11,10 @@ from stubs import LIBRARIES, needs_confinement
 from llmopt import (
     BudgetExceededError,
     Categorical,
+    Completion,
     Float,
     LLMOptimizer,
+    Reply,
     ScriptedClient,
     Space,
 )
@@ -101,6 +103,19 @@ def test_the_next_request_shows_what_was_printed_and_later_ones_the_variables(pl
     assert optimizer.usage.rejected == {}
     assert [t.params["x"] for t in optimizer.trials] == [0.25, 0.5, 0.6]
     tell(search([point(0.1)])[0])
+
+
+def test_blocks_before_a_refused_answer_are_shown_beside_new_results(plain):
+    def refused(_):
+        optimizer.tell({"x": 0.5, "y": 0.75}, 69.25)
+        return Reply((Completion(point(7)),))
+
+    optimizer, client = search([python("print(40 + 2)"), refused, point(0.25), point(0.5)])
+    tell(optimizer, 2)
+    third, fourth = (request.text for request in client.requests[2:])
+    for text in ("69.25", "It printed:\n> 42", "19 blocks", "`x` = 7 is outside [0.00, 1.00]"):
+        assert text in third
+        assert text not in fourth or text == "69.25"
 
 
 def test_so_many_blocks_in_a_row_are_the_most(plain):

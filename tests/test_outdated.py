@@ -112,3 +112,55 @@ def test_points_that_came_meanwhile_are_not_missing_for_a_partner():
     optimizer.tell({"x": 2, "y": 2}, 96.46)
     assert [point["x"] for point in optimizer.ask(2)] == [1, 1.5]
     assert optimizer.usage.proposals == {"llm": 2}
+
+
+OUTSIDE = "Hypothesis: h.\nStart from: new\nProposal:\nx: 50, y: 0.5"
+
+
+def begun(client, path=None, **options):
+    return opened(client, path, prompt="words", noisy=False, compute=False, **options)
+
+
+def test_the_request_after_a_refused_answer_states_the_refusal_and_the_new_results(tmp_path):
+    def tell(_):
+        optimizer.tell({"x": 2, "y": 2}, 69.46)  # the first result of the search
+        return Reply((Completion(OUTSIDE),))
+
+    first = ScriptedClient([tell, killed])
+    optimizer = begun(first, tmp_path / "s.jsonl")
+    with pytest.raises(Killed):
+        optimizer.ask()
+    del optimizer
+    second = ScriptedClient([killed])  # the request was sent: it is repeated as it was
+    optimizer = begun(second, tmp_path / "s.jsonl")
+    optimizer.tell({"x": 1, "y": 2}, 70.25)
+    with pytest.raises(Killed):
+        optimizer.ask()
+    del optimizer
+    text = seen(first)[1]
+    assert "69.46" in text
+    assert "`x` = 50 is outside [-3.00, 3.00]" in text
+    assert second.requests[0].digest() == first.requests[1].digest()
+
+    lines = (tmp_path / "s.jsonl").read_text().splitlines(keepends=True)
+    sent = [k for k, line in enumerate(lines) if '"called"' in line[:40]]
+    (tmp_path / "s.jsonl").write_text("".join(lines[: sent[1]]))  # killed before it was sent
+    third = ScriptedClient([answer(1), answer(1.5)])
+    optimizer = begun(third, tmp_path / "s.jsonl")
+    optimizer.ask()
+    optimizer.ask()
+    assert third.requests[0].digest() == first.requests[1].digest()
+    assert "outside" not in seen(third)[1]
+    assert optimizer.usage.rejected == {"unreadable": 1}
+
+
+def test_a_refusal_after_a_point_of_the_same_ask_is_stated():
+    def tell(_):
+        optimizer.tell({"x": 2, "y": 2}, 69.46)
+        return Reply((Completion(OUTSIDE),))
+
+    client = ScriptedClient([answer(1), tell, answer(1.5)])
+    optimizer = begun(client)
+    assert [point["x"] for point in optimizer.ask(2)] == [1, 1.5]
+    assert "69.46" in seen(client)[2]
+    assert "`x` = 50 is outside [-3.00, 3.00]" in seen(client)[2]

@@ -394,12 +394,14 @@ class CodeOptimizer(CodeViews, Account, Closing):
         new = [proposal_to_json(p, self._programs) for p in outcome.proposals]
         drawn: dict[str, Any] = rng.bit_generator.state
         try:
-            self._journal.append(
-                Asked(new, len(new), scope.blocks, dict(+outcome.rejected), outcome.stop, drawn)
-            )
+            event = Asked(new, len(new), scope.blocks, dict(+outcome.rejected), outcome.stop, drawn)
+            self._journal.append(replace(event, refused=outcome.refused))
         except BaseException:
             task.close()
             raise
+        if outcome.outdated:
+            task.close()
+            return self._ask()  # by a prompt that states the new results
         if outcome.stop is not None and not new:
             self.conclude(outcome.stop[0])
             raise SearchStopped(*outcome.stop)
