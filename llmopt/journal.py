@@ -30,6 +30,7 @@ from llmopt.errors import StorageError, StorageInUseError
 from llmopt.events import Event, Json, Started, Told
 from llmopt.history import Usage
 from llmopt.state import State, reduce
+from llmopt.util.caller import CALLER, PYTHON
 from llmopt.util.files import (
     lock,
     open_file,
@@ -571,6 +572,13 @@ def _checked_path(path: str | os.PathLike[str]) -> Path:
 
 
 def _in_use(path: Path) -> str:
+    caller = CALLER.get()
+    if caller is not PYTHON:
+        longer = f", or wait longer ({caller.argument('wait', 'SECONDS')})" * caller.options
+        return (
+            f"{path} is in use by another program, perhaps an `llmopt ask` that waits for its "
+            f"model: answer its request, end it (`lsof {path}` names it){longer}"
+        )
     return (
         f"{path} is in use by another optimizer or process (`lsof {path}` may name it): close() or "
         "end that search, or give each its own file. Several processes can share one search as an "

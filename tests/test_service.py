@@ -187,7 +187,9 @@ class TestShell:
         holder = LLMOptimizer(
             read_space(SPACE), "smollm2", storage=tmp_path / "search.jsonl", warmup=50
         )
-        assert "in use" in run(capsys, "ask", file, "--wait", "0", status=2)
+        said = run(capsys, "ask", file, "--wait", "0", status=2)
+        assert "answer its request, end it" in said
+        assert "or wait longer (--wait SECONDS)" in said
         holder.close()
 
     def test_one_that_waits_for_an_ask_says_so_and_how_to_end_it(self, tmp_path, capsys, caplog):
