@@ -27,7 +27,7 @@ from llmopt.journal import FORMAT
 from llmopt.model_calls import Scope, Stale
 from llmopt.options import options_to_store
 from llmopt.point_task import Asking
-from llmopt.points import place_of, point_to_ask, sample_fallbacks, sample_new
+from llmopt.points import left_out, lost_rows, place_of, point_to_ask, sample_fallbacks, sample_new
 from llmopt.prompt import Prompt
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
@@ -38,6 +38,7 @@ from llmopt.state import State, proposal_to_json
 from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.caller import CALLER
+from llmopt.util.files import stamp_of
 from llmopt.util.text import clean, cut, short
 from llmopt.util.threads import Lock
 
@@ -197,6 +198,7 @@ class Asks(Results[Params]):
             raise self._callbacks.stopped
         for text in self.waits():  # before the model is waited for
             warn_user(text)
+        stamp = stamp_of(self._options.candidates)
         try:
             with self._ask_lock:
                 self._journal.write_start()
@@ -211,6 +213,8 @@ class Asks(Results[Params]):
             raise
         except ClientError as error:  # what to do is in it, and nothing is to debug
             raise error.with_traceback(None) from error.__cause__
+        if stamp != stamp_of(self._options.candidates):
+            warned += lost_rows(self.space, self._options.candidates, proposals)
         if self._callbacks is not None:
             for proposal in proposals:
                 self._callbacks.notify("asked", proposal)
@@ -365,8 +369,10 @@ class Asks(Results[Params]):
             total += len(history.trials) - len(state.trials)
             asking = replace(asking, options=replace(asking.options, total=max(1, total)))
         made = draft.outcome.proposals
-        ready = (p for p in state.queue if not self.obstacle(p))
-        pending = tuple([p.values for p in (*state.pending, *ready, *made)])
+        ready = [p for p in state.queue if not self.obstacle(p)]
+        waiting = (*state.pending, *ready, *made)
+        asking = replace(asking, notes=(*asking.notes, *left_out(waiting)))
+        pending = tuple([p.values for p in waiting])
         return propose_in_turns(
             asking, draft.scope, self._partners, self.space,
             replace(history, pending=pending), draft.rng, n, draft.seen,

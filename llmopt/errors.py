@@ -10,7 +10,7 @@ import contextlib
 import difflib
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from llmopt.util.text import clean, short
@@ -54,12 +54,19 @@ class ParseError(LLMOptError, ValueError):
     Attributes:
         raw: The unchanged reply.
         reason: The error, in words that can be sent back to the model.
+        reasons: That of each point of the reply, if there are several.
     """
 
-    def __init__(self, reason: str, raw: str = "") -> None:
+    def __init__(self, reason: str, raw: str = "", reasons: Sequence[str] = ()) -> None:
         super().__init__(reason)
         self.reason = reason
         self.raw = raw
+        self.reasons = tuple(reasons) or (reason,)
+
+    @property
+    def brief(self) -> str:
+        """Each reason once, without what was expected."""
+        return "; ".join(dict.fromkeys(reason.partition("; ")[0] for reason in self.reasons))
 
     def __reduce__(self) -> tuple[type[ParseError], tuple[str, str]]:
         return type(self), (self.reason, self.raw)

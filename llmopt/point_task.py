@@ -13,7 +13,7 @@ from llmopt.errors import TemplateError
 from llmopt.history import History, Proposal, Source
 from llmopt.model_calls import Scope
 from llmopt.options import AskOptions, Composed
-from llmopt.points import list_of, untried, what_is_known
+from llmopt.points import left_out, list_of, untried, what_is_known
 from llmopt.prompt import Prompt, check_prompt_for, prompt_for
 from llmopt.prompt.answer_parts import Reading
 from llmopt.prompt.describe import describe_params
@@ -39,6 +39,7 @@ _OBJECTIVE = (
     "but seconds of your blocks"
 )
 _SHORT = 120  # characters shown of a skipped point
+_ONE = "Give one point in this answer."
 _AT_ONCE = "{n} points are evaluated at the same time: give {k} in this answer."
 
 
@@ -213,12 +214,18 @@ class PointTask:
         return self.asking.tool
 
     @property
+    def _rows_left(self) -> int | None:
+        """How many candidates are left, if they are whole points and none is repeated."""
+        table = None if self.asking.options.noisy else self._inside.rows
+        return None if table is None else table.left(self.seen)
+
+    @property
     def exhausted(self) -> bool:
         """Whether every point of the space was tried."""
         if self.asking.options.noisy:
             return False
-        if (table := self._inside.rows) is not None:
-            return table.left(self.seen) == 0
+        if (left := self._rows_left) is not None:
+            return left == 0
         seen = self.seen if self.fixed is None else self.fixed.seen(self.seen)
         count = self._inside.cardinality
         return len(seen) >= count and self._inside.tried(seen) >= count
@@ -234,18 +241,23 @@ class PointTask:
         points = asking.points_of_answer(self.space, round.missing)
         if self.fixed is not None:
             points = min(points, round.missing)  # those of a later ask have other values
+        if (rows := self._rows_left) is not None:
+            points = max(1, min(points, rows))
         blocks = (*round.before, *round.runs)
         left, cap = round.requests, options.max_requests
         waiting = tuple([p.values for p in round.proposals])
+        known = replace(self.known, pending=self.known.pending + waiting)
+        number = len(known.trials) + len(known.pending) + 1
+        last = options.total is not None and number >= options.total
         situation = Situation.after(
-            replace(self.known, pending=self.known.pending + waiting),
+            known,
             self.space,
             asking.facts,
             total=options.total,
             description=options.description,
             complaint=round.complaint,
             seed=round.seed,
-            notes=self._hints(round.missing, points),
+            notes=(*self._hints(round.missing, points, last), *left_out(round.proposals)),
             out_of_range=options.out_of_range,
             noisy=options.noisy,
             may_stop=bool(options.may_stop) and self.fixed is None,
@@ -271,7 +283,7 @@ class PointTask:
         request = replace(question.request, seed=round.seed)
         return replace(question, request=request)
 
-    def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
+    def _hints(self, wanted: int, points: int, last: bool) -> tuple[str, ...]:
         self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
         imported = sum(trial.kind == "imported" for trial in self.known.trials)
@@ -281,6 +293,8 @@ class PointTask:
             hints += (list_of(self.space, self._left),)
         if wanted > 1 and points > 1:
             hints += (_AT_ONCE.format(n=wanted, k=min(wanted, points)),)
+        elif self.asking.capabilities.changes and (points == 1 or last):
+            hints += (_ONE,)
         return hints
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from llmopt.errors import ParameterError
+from llmopt.errors import LLMOptError, ParameterError
 from llmopt.events import Queued
 from llmopt.history import History, Proposal
-from llmopt.prompt.describe import describe_params
+from llmopt.prompt.answer_parts import notes_of
+from llmopt.prompt.describe import MAX_NOTE, describe_params, in_one_line
 from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
@@ -42,6 +43,13 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
         words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
         notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")
     return tuple(notes)
+
+
+def left_out(proposals: Iterable[Proposal]) -> tuple[str, ...]:
+    """Return the prompt's note on points of answers that were left out, while others wait."""
+    texts = [notes_of(p.explanation).dropped for p in proposals if p.source == "llm"]
+    said = "; ".join(in_one_line(text, MAX_NOTE) for text in texts if text)
+    return (f"Left out of your last answer: {said}",) if said else ()
 
 
 def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...]:
@@ -176,6 +184,22 @@ def list_of(space: Space, points: Sequence[tuple[Value, ...]]) -> str:
     """Return the points that are left, for the model to choose one."""
     lines = [describe_params(values, space, space.names) for values in points]
     return "All other points were tried. Choose one of these:\n" + "\n".join(lines)
+
+
+def lost_rows(space: Space, file: Any, proposals: Sequence[Proposal]) -> list[str]:
+    """Name the points whose rows left a file of candidates while the model was asked."""
+    table = space.candidates
+    assert table is not None
+    try:
+        lost = table.lost(file, [p.values for p in proposals])
+    except LLMOptError as error:
+        return [f"{file} changed while the model was asked, and cannot be used: {error}"]
+    return [
+        f"p{p.asked}, {short(space.labelled(p.values))}, is no {table.row} any more: "
+        "withdraw it, and ask again"
+        for p in proposals
+        if p.values in lost
+    ]
 
 
 def place_of(state: State, event: Queued) -> str:

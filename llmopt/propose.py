@@ -51,8 +51,8 @@ class Unusable(ParseError):
         kind: The key under which `Usage.rejected` counts it.
     """
 
-    def __init__(self, kind: str, reason: str, raw: str) -> None:
-        super().__init__(reason, raw)
+    def __init__(self, kind: str, reason: str, raw: str, reasons: Sequence[str] = ()) -> None:
+        super().__init__(reason, raw, reasons)
         self.kind = kind
 
 
@@ -258,6 +258,7 @@ class _Loop:
         self._complaint = Complaint(*state.refused) if first and state.refused else None
         self._useless = False  # no further answer can help
         self._began = ""  # how the last answer began, if it could not be read
+        self._why = ""  # the last unusable answer is unusable
         self._misses = 0  # answers without a point
         self.outcome = Outcome()
 
@@ -333,6 +334,7 @@ class _Loop:
             self._began = cut(" ".join(error.raw.split()), 200) * (kind == "unreadable")
             self.outcome.rejected[kind] += 1
             self.outcome.unread.append((error.raw, error.reason))
+            self._why = error.brief
             self._complaint = Complaint(error.raw, error.reason)
         self._misses += len(self.outcome.proposals) == before
         self._useless = self._task.choices_shown and self._complaint is not None
@@ -385,8 +387,10 @@ class _Loop:
             if fault is not first:  # which is counted where it is caught
                 outcome.rejected[fault.kind] += 1
         if first is not None:
-            several = len(reasons) > 1  # the model reads what is wrong with each
-            raise Unusable(first.kind, "; ".join(reasons), first.raw) if several else first
+            if len(reasons) == 1:
+                raise first
+            each = *answer.dropped, *(fault.reason for fault in faults)
+            raise Unusable(first.kind, "; ".join(reasons), first.raw, each)  # all, for the model
         if dropped and proposals:  # the model reads it beside the last new point
             news = [i for i, p in enumerate(proposals) if not self._task.repeats(p)]
             last = news[-1] if news else -1
@@ -425,9 +429,8 @@ class _Loop:
         if len(outcome.proposals) < self._n and not ended and not outcome.trouble:
             outcome.trouble = "too few usable answers"
             if outcome.unread:
-                reason = outcome.unread[-1][1].partition("; ")[0]
                 count = self._misses
-                outcome.trouble = f"{count} of its answers could not be used, the last: {reason}"
+                outcome.trouble = f"{count} of its answers could not be used, the last: {self._why}"
                 if self._began:
                     outcome.trouble += f"; it began {self._began!r}"
             if self._task.exhausted:

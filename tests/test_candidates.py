@@ -16,7 +16,17 @@ from strategies import examples
 from stubs import needs_confinement
 
 import llmopt
-from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SearchStopped, Space
+from llmopt import (
+    Categorical,
+    Completion,
+    Float,
+    Int,
+    LLMOptimizer,
+    Reply,
+    ScriptedClient,
+    SearchStopped,
+    Space,
+)
 from llmopt.cli import main
 from llmopt.errors import FallbackWarning, LLMOptError, ParameterError, SpaceError, StorageError
 from llmopt.finals import Finals
@@ -580,6 +590,25 @@ def test_blocks_of_python_read_rows_and_descriptors():
     text = "".join(message.content for message in optimizer.client.requests[0].messages)
     assert "conc, pKa (a descriptor, no parameter); candidates() returns" in text
     optimizer.close()
+
+
+@pytest.mark.parametrize("row", ["XPhos,50", "PPh3,40"])
+def test_a_point_whose_row_is_deleted_while_the_model_is_asked_is_named(tmp_path, row):
+    file, rows = tmp_path / "stock.csv", ["ligand,T", "PPh3,40", "PPh3,50", "XPhos,40", "XPhos,50"]
+
+    def delete(_):
+        file.write_text("\n".join(line for line in rows if line != row))
+        return Reply((Completion(proposal(ligand="XPhos", T=50)),))
+
+    file.write_text("\n".join(rows))
+    optimizer = LLMOptimizer(
+        None, ScriptedClient([delete]), "words", warmup=0, compute=False, candidates=file
+    )
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert optimizer.ask() == {"ligand": "XPhos", "T": 50}
+    said = "p1, {'ligand': 'XPhos', 'T': 50}, is no row of stock.csv any more: withdraw it"
+    assert [said in str(w.message) for w in warned] == [True] * (row == "XPhos,50")
 
 
 def test_a_description_names_a_table_beside_it(tmp_path, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import pytest
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, Space
 from llmopt.client.model_facts import ModelFacts
+from llmopt.errors import FallbackWarning
 from llmopt.history import History, Trial
 from llmopt.prompt import Complaint, Situation, get_prompt
 from llmopt.prompt.answer_parts import notes_of
@@ -191,17 +192,38 @@ def test_what_was_left_out_of_an_answer_is_told_with_the_reason():
             ("#1", "gain: 2"), ("#1", "gain: 2"), ("#9", "gain: 3"), ("#1", "gain: 99")
         )
     )  # fmt: skip
-    client = ScriptedClient([answer, "Start from: #1\nProposal: gain: 4"])
+    client = ScriptedClient([answer, *(f"Start from: #1\nProposal: gain: {k}" for k in (4, 5))])
     search = LLMOptimizer(SPACE, client, "words", warmup=0, points=4, out_of_range="reject")
     search.tell({"gain": 1.0, "bias": 0.5, "steps": 3}, 1.0)
-    search.tell(search.ask(), 2.0)
+    first = search.ask()
+    search.ask()  # before the result of the point beside them
+    text = client.requests[1].text
+    (line,) = (x for x in text.splitlines() if x.startswith("Left out of your last answer: "))
+    assert "point 4 of the answer: `gain` = 99 is outside" in line
+    assert "this point was already tried" in line
+    search.tell(first, 2.0)
     search.ask()
-    (line,) = (x for x in client.requests[1].text.splitlines() if x.startswith("left out of that"))
+    assert "Left out of your last answer" not in client.requests[2].text
+    (line,) = (x for x in client.requests[2].text.splitlines() if x.startswith("left out of that"))
     assert "point 3 of the answer: there is no point #9 to start from" in line
     assert "point 4 of the answer: `gain` = 99 is outside" in line
     assert "gain: 2.0, bias: 0.50, steps: 3: this point was already tried" in line
     assert notes_of(search.trials[1].explanation).hypothesis == "h"
     assert "left out of that" not in client.requests[0].text
+
+
+def test_each_reason_why_no_point_of_an_answer_can_be_used_is_named_once():
+    points = ("gain: 99, bias: 1, steps: 3", "gain: much, bias: 1, steps: 3", "gain: 99, bias: 1")
+    answer = "\n".join(f"Hypothesis: h\nStart from: new\nProposal: {point}" for point in points)
+    client = ScriptedClient([answer] * 9)
+    options = {"warmup": 0, "points": 4, "out_of_range": "reject", "attempts": 2}
+    search = LLMOptimizer(SPACE, client, "words", **options)
+    with pytest.warns(FallbackWarning) as warned:
+        search.ask()
+    text = str(warned[0].message)
+    assert "point" not in text.partition("the last: ")[2].partition("; it began")[0]
+    for said in ("`gain` = 99 is outside", "`gain` has no readable value", "`steps`"):
+        assert text.partition("; it began")[0].count(said) == 1
 
 
 LONG = tuple(

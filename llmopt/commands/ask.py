@@ -92,6 +92,9 @@ def main(args: argparse.Namespace) -> int:
             names = cut(", ".join(f"p{p.asked}" for p in pending), _SHOWN)
             print(f"llmopt: no result yet: {names} (--again returns them)", file=sys.stderr)
         points = pending[:wanted] if args.again else []
+        for point in points:
+            if why := optimizer.obstacle(point):
+                warn_user(f"p{point.asked}: {why}. Withdraw it, and ask again")
         if wanted > len(points):
             with waiting():
                 new, warnings = optimizer.ask_proposals(wanted - len(points), fixed)

@@ -135,7 +135,7 @@ class AnswerReader:
                 break
         if not good or (self.most == 1 and len(good) + len(troubles) > 1):
             reasons = troubles if len(troubles) == 1 else dropped[:_MOST_COMPLAINTS]
-            raise ParseError("; ".join(reasons), text)
+            raise ParseError("; ".join(reasons), text, troubles)
         reading, *more = good.values()
         unterminated = (more or [reading])[-1].unterminated
         return replace(reading, more=tuple(more), dropped=tuple(dropped), unterminated=unterminated)

@@ -13,7 +13,14 @@ import numpy as np
 
 from llmopt.errors import SpaceError
 from llmopt.space.dimensions import Categorical, Float
-from llmopt.space.tables import Columns, check_columns, check_partial, keys_of, numbers_of
+from llmopt.space.tables import (
+    Columns,
+    check_columns,
+    check_partial,
+    keys_of,
+    numbers_of,
+    read_table,
+)
 from llmopt.space.values import ABSENT, Value
 from llmopt.util.text import short
 
@@ -124,6 +131,11 @@ class Candidates:
         columns = {n: [cells[i] for i in kept] for n, cells in self.columns.items()}
         made._fill([self._keys[i] for i in kept], columns)
         return made
+
+    def lost(self, file: Any, points: Sequence[Point]) -> list[Point]:
+        """Return the points that have no row in a file of candidates as it is now."""
+        now = Candidates(self._whole, read_table(file), self.row)
+        return [point for point in points if not now.has(point)]
 
     @classmethod
     def stored(cls, data: Mapping[str, Any]) -> Candidates:

@@ -103,6 +103,15 @@ def read_bytes(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bo
     return data
 
 
+def stamp_of(file: Any) -> tuple[int, ...]:
+    """Return what changes with a file's content; nothing for what is no path of a file."""
+    if isinstance(file, str | os.PathLike):
+        with contextlib.suppress(OSError):
+            status = os.stat(Path(file).expanduser())
+            return status.st_ino, status.st_size, status.st_mtime_ns
+    return ()
+
+
 def read_text(path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True) -> str:
     """Return the text of a regular file in UTF-8; a `StorageError` says why it cannot be read."""
     try:
