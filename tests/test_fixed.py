@@ -58,6 +58,7 @@ def test_a_queued_point_with_some_parameters_is_completed(tmp_path):
     optimizer = words(answer, storage=tmp_path / "s.jsonl")
     assert optimizer.ask() == {"t": 60.0, "k": 2, "c": "z"}
     assert "(as a colleague wishes) has c: z" in optimizer.client.requests[0].text
+    assert "Give one point in this answer." in optimizer.client.requests[0].text
     assert optimizer._journal.state.partial == ()
     explanation = optimizer.pending_proposals[0].explanation
     assert explanation.startswith("as a colleague wishes\nHypothesis: warm")
