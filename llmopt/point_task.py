@@ -199,6 +199,9 @@ class PointTask:
         labels = tuple(self.asking.capabilities.labels)
         self.labels = labels if len(labels) == len(self.space) else self.space.names
         notes = what_is_known(self.space, self.known, self.labels)
+        table = self.space.candidates
+        if table is not None and self.tool is None and (said := table.descriptors(self.labels)):
+            notes += (said,)
         fixed = () if self.fixed is None else (self.fixed.note(self.labels),)
         self._notes = (*notes, *self.asking.notes, *fixed)
         self._inside = self.space if self.fixed is None else self.fixed.inside

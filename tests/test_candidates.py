@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import re
 import warnings
 
@@ -580,6 +581,20 @@ class TestOtherTable:
             assert all(point["T"] + point["conc"] <= 50 for point in all_of(optimizer))
 
 
+def test_the_prompt_shows_descriptors_of_choices_if_the_model_does_not_compute():
+    rows = [
+        {"ligand": ligand, "T": T, "cone": cone, "bits": [T], "cost": T * k, "lab": "A", "s": code}
+        for k, (ligand, cone, code) in enumerate(
+            [("PPh3", 145.0, "c1ccccc1P"), ("XPhos", 256.5, ""), ("SPhos", math.nan, "C" * 2001)]
+        )
+        for T in (40, 50)
+    ]  # fmt: skip
+    optimizer = chat(proposal(ligand="XPhos", T=50), candidates=rows, space=["ligand", "T"])
+    optimizer.ask()
+    (line,) = re.findall("Descriptors.*", optimizer.client.requests[0].text)
+    assert line == "Descriptors of ligand: PPh3 (cone 145), XPhos (cone 256.5)"
+
+
 @needs_confinement
 def test_blocks_of_python_read_rows_and_descriptors():
     code = "print(sorted(candidates()), candidates('pKa').max(), candidates('ligand')[-1])"
@@ -589,6 +604,7 @@ def test_blocks_of_python_read_rows_and_descriptors():
     assert optimizer.blocks[0].output.strip() == "['T', 'conc', 'ligand', 'pKa'] 8.4 2.0"
     text = "".join(message.content for message in optimizer.client.requests[0].messages)
     assert "conc, pKa (a descriptor, no parameter); candidates() returns" in text
+    assert "Descriptors of" not in text
     optimizer.close()
 
 

@@ -34,6 +34,7 @@ _MOST_ALIKE = 200  # rows that are compared by their texts
 _MOST_ROWS = 40  # that a prompt lists
 _MOST_VALUES = 20  # of a column that a prompt lists
 _MOST_MISSING = 12  # combinations that a prompt lists as missing
+_MOST_DESCRIBED = 2_000  # characters of descriptors in a prompt
 _MOST_PRODUCT = 150_000  # combinations that are gone through to find them
 _SOURCE = '''
 def candidates(column=None):
@@ -335,6 +336,40 @@ class Candidates:
             text += "\n".join([f"\nBut not these {len(gone)}:", *self._lines(gone, labels)])
         return text + "\nA point that does not exist is answered with the nearest one that does."
 
+    def descriptors(self, labels: Sequence[str]) -> str:
+        """Return in words the other columns that follow from one choice, as far as they are short.
+
+        A column with one value, or one that differs between rows of a choice, is not shown.
+        """
+        return "\n".join(
+            f"Descriptors of {labels[self.places[i]]}: "
+            + ", ".join(f"{name} ({', '.join(texts)})" for name, texts in choices.items())
+            for i, choices in self._descriptors.items()
+        )
+
+    @cached_property
+    def _descriptors(self) -> dict[int, dict[str, list[str]]]:
+        """What the table says of choices: by column, by the choice's name."""
+        found: dict[int, dict[str, list[str]]] = {}
+        room = _MOST_DESCRIBED
+        for column, cells in self.columns.items():
+            if column in self._space.names:
+                continue
+            texts = list(map(_shown, cells))
+            for i in np.flatnonzero(self._choice).tolist():
+                of: dict[Any, str] = {}
+                if any(of.setdefault(k[i], t) != t for k, t in zip(self._keys, texts, strict=True)):
+                    continue
+                shown = {k: f"{column} {t}" for k, t in of.items() if t and k is not ABSENT}
+                size = sum(map(len, shown.values()))
+                if len(set(of.values())) > 1 and size <= room:
+                    room -= size
+                    for code, text in shown.items():
+                        name = self._space.format(i, self._value(i, code))
+                        found.setdefault(i, {}).setdefault(name, []).append(text)
+                break
+        return found
+
     @cached_property
     def _groups(self) -> list[str]:
         """Return the rows in words, those that differ in their last value alone as one."""
@@ -378,3 +413,10 @@ class Candidates:
         )
         names = {"column_names": list(columns), "columns": list(columns.values())}
         return _SOURCE, names, line
+
+
+def _shown(cell: Any) -> str:
+    """Return a cell of a descriptor as a prompt shows it; nothing for an array, say."""
+    if isinstance(cell, float | np.floating):
+        return f"{cell:.6g}" * bool(cell == cell)
+    return " ".join(str(cell).split()) if isinstance(cell, str | int | np.integer) else ""

@@ -144,7 +144,7 @@ class Space:
             space: What `of` takes; or names of columns, or ``None`` for all of them: their
                 dimensions follow from their values.
             table: A list of dicts, a DataFrame, the path of a CSV file, or a dict of columns. Its
-                other columns are descriptors for the model's Python. Parameters that have no
+                other columns are descriptors for the model. Parameters that have no
                 column stay free.
             constraints: See `constrained`. Rows that break one are dropped.
             known: The space of an earlier table, whose dimensions do not change if those of this
