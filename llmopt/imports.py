@@ -460,8 +460,8 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
     same = _same_constraints(space, source)
     for name, text in same.items():
         notes.append(f"constraint {name!r} of the study is {text!r} here, and counts once")
-    names = {name for row in source.rows for name in row.violated}
-    if space.limits and (others := sorted(names - same.keys())):
+    stored = {name for row in source.rows for name in row.violated}
+    if space.limits and (others := sorted(stored - same.keys())):
         notes.append(
             f"constraints of the study count beside those of this space: {', '.join(others)}"
         )
