@@ -345,6 +345,13 @@ class Journal:
             lines = self._bytes(0, self._published[0]).splitlines()
         return map(_read_line, lines)
 
+    def steps(self) -> Iterator[tuple[State, Event, State]]:
+        """Yield each event in order, between the states before and after it."""
+        state = self._start
+        for event in self.events():
+            before, state = state, reduce(state, event)
+            yield before, event, state
+
     def append(self, event: Event) -> State:
         """Write an event, and return the state after it; the line is in the file by then.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from llmopt.changes import Change, chains_of
 from llmopt.errors import needs
 from llmopt.history import Direction, History, Proposal, Trial
 from llmopt.origin import as_text
@@ -69,6 +69,7 @@ def trials_of(
     pending: Iterable[Proposal] = (),
     recorded: Sequence[Trial] = (),
     former: Collection[Any] = (),
+    changes: Sequence[Change] = (),
 ) -> Iterator[FrozenTrial]:
     """Yield the trials of a history, then the points without a result as running trials.
 
@@ -78,17 +79,23 @@ def trials_of(
         pending: The points without a result.
         recorded: The trials as they were recorded, one for each measurement.
         former: See `State.former`.
+        changes: Those of trials and of the search.
     """
     distributions = {
         name: _distribution(d, [trial.values[i] for trial in history.trials])
         for i, (name, d) in enumerate(zip(space.names, space.dimensions, strict=True))
     }
+    by_trial: dict[int | str, list[Change]] = {}
+    for change in changes:
+        by_trial.setdefault(change.of, []).append(change)
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
         measured = [recorded[number] for number in trial.measurements] if recorded else []
         wrong = [one for one in measured or [trial] if one.corrected]
         first = next(iter(wrong), trial)
-        chains = [chain for one in wrong if (chain := _chain(space, one))]
+        chains = [chains_of(by_trial.get(one.number, ())) for one in wrong]
+        said = [text for _, texts in chains for text in texts]
+        said += [trial.was.feedback] if trial.was else []
         yield frozen(
             trial.number,
             _STATES[trial.state],
@@ -102,9 +109,9 @@ def trials_of(
             evaluations=trial.evaluations if trial.evaluations != 1 else None,
             parts=dict((trial.was or trial).parts) or None,
             part_counts=dict(trial.part_counts) or None,
-            old_feedback=trial.was and trial.was.feedback,
+            old_feedback="\n".join(filter(None, said)),
             corrected=first.corrected or None,
-            corrections=chains or None,
+            corrections=[line for line, _ in chains if line] or None,
             old_values=list(map(list, first.old_rewards)) or None,
             withdrawn=trial.state == "withdrawn" or None,
             instead_of=trial.instead_of and _params(space, trial.instead_of),
@@ -119,19 +126,6 @@ def trials_of(
     for number, proposal in enumerate(pending, start=len(history.trials)):
         params = _params(space, proposal.values)
         yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
-
-
-def _chain(space: Space, trial: Trial) -> str:
-    """Return the rewards and parameters that a trial had and has, if corrections changed them."""
-    each = trial.old_rewards if trial.was else (*trial.old_rewards, trial.rewards or ())
-    shown = [", ".join(f"{v:.6g}" for v in rewards) or "failed" for rewards in each]
-    rows = [("", shown)]
-    for i, name in enumerate(space.names):
-        rows.append(
-            (f"{name} ", [space.format(i, p[i]) for p in (*trial.old_points, trial.values)])
-        )
-    texts = [(name, [text for text, _ in groupby(row)]) for name, row in rows]
-    return ", ".join(name + " → ".join(row) for name, row in texts if len(row) > 1)
 
 
 def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmopt.changes import Change, changes_of
 from llmopt.client.base import client_name
 from llmopt.errors import needs
-from llmopt.events import Queued, Started
+from llmopt.events import Corrected, Queued, Started, Withdrawn
 from llmopt.history import History, Trial
 from llmopt.journal import Journal
 from llmopt.origin import as_text
@@ -90,12 +92,22 @@ class Views:
     """
 
     _journal: Journal
+    _changes: tuple[int, tuple[Change, ...]] = (0, ())  # those of a number of events
 
     @property
     def wishes(self) -> frozenset[str]:
         """The user's words on points with some parameters, before those of who completed them."""
         queued = (e for e in self._journal.events() if isinstance(e, Queued) and e.fixed)
         return frozenset(" ".join(event.words.split()) for event in queued) - {""}
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """The corrections and withdrawals of trials, and the changes of the allowed points."""
+        if self._changes[0] != (count := self._journal.state.count):
+            later = islice(self._journal.events(), 1, None)
+            some = any(isinstance(event, Started | Corrected | Withdrawn) for event in later)
+            self._changes = count, tuple(changes_of(self._journal.steps())) if some else ()
+        return self._changes[1]
 
     def to_optuna(self) -> Study:
         """Return the search as an Optuna study in memory.
@@ -138,6 +150,7 @@ class Views:
                 search.pending_proposals,
                 search.trials,
                 self._journal.state.former,
+                self.changes,
             ),
             about,
         )

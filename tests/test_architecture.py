@@ -25,6 +25,7 @@ evaluation_loop
 evaluations
 events
 state
+changes
 journal
 caps
 options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -159,6 +160,42 @@ def test_a_page_shows_the_point_that_a_trial_had_before_it_was_corrected(tmp_pat
         assert "corrected: 61 → 62.9, T 59 → 58<" in page(search)
 
 
+def changes(text: str) -> list[tuple[str, str]]:
+    """Return the rows of the section of changes."""
+    (section,) = re.findall(r'<section id="changes">.*?</section>', text, re.DOTALL)
+    return [
+        tuple(map(html.unescape, r)) for r in re.findall(r"<td>(.*?)</td><td>(.*?)</td>", section)
+    ]
+
+
+def test_a_page_shows_each_change_from_what_to_what(tmp_path):
+    file, table = tmp_path / "s.jsonl", [{"acid": a, "T": t} for a in "abc" for t in (20, 40)]
+    space = {"acid": Categorical(["a", "b", "c"]), "T": Int(20, 80, unit="°C")}
+    asked = {"direction": {"yield": "maximize"}, "storage": file, "noisy": True}
+    limits = ["T <= 40", "T >= 20"]
+    with LLMOptimizer(space, "network", candidates=table, constraints=limits, **asked) as search:
+        for acid in "abb":
+            search.tell({"acid": acid, "T": 20}, 61.0, parts={"T": 9.0}, feedback="brown")
+        assert 'id="changes"' not in page(search)
+        search.tell({"acid": "a", "T": 40}, 61.0, parts={"T": 7.5}, feedback="dark", replaces=0)
+        search.tell({"acid": "a", "T": 40}, 62.5, parts={"T": 7.5}, feedback="dark", replaces=0)
+        search.withdraw(trial=2, feedback="wrong\nbottle")
+        search.tell({"acid": "b", "T": 20}, math.nan, feedback="it broke", replaces=2)
+    limits = ["T <= 30", "T >= 20"]
+    with LLMOptimizer(space, "network", candidates=table[:5], constraints=limits, **asked):
+        text = llmopt.report(file, tmp_path / "page.html").read_text()
+    assert changes(text) == [
+        ("#1", "T (°C) 20 → 40, T 9 → 7.5, feedback “brown” → “dark”"),
+        ("#1", "yield 61 → 62.5"),
+        ("#3", "yield 61 → withdrawn; wrong bottle"),
+        ("#3", "yield withdrawn → failed, feedback “brown” → “the reward was nan; it broke”"),
+        ("candidates", "6 allowed rows → 3 allowed rows"),
+        ("constraints", "removed: T <= 40; added: T <= 30; 1 trial became infeasible"),
+    ]
+    assert "corrected: yield 61 → 62.5, T 20 → 40, T 9 → 7.5<" in text
+    assert re.findall(r"Former feedback</h4><p[^>]*>([^<]*)<", text) == ["brown", "brown"]
+
+
 def test_a_page_calls_no_trial_corrected_that_was_only_withdrawn_and_restored():
     search = LLMOptimizer({"x": Float(0, 1)}, "network")
     for x in (0.5, 0.25):
@@ -185,7 +222,7 @@ def test_a_page_shows_corrections_what_was_asked_for_and_the_model(tmp_path):
     assert ["corrected: 1 → 2" in trial for trial in trials] == [False, True]
     assert re.search(
         r"gone.>1</span>.*\(ee 9\).*>withdrawn</span>.*</summary>.*Reason</h4>.*wrong bottle<"
-        r".*Feedback before it was withdrawn</h4><p[^>]*>brown<",
+        r".*Former feedback</h4><p[^>]*>brown<",
         trials[0],
         re.DOTALL,
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from llmopt._version import __version__
+from llmopt.changes import NONE, Change
 from llmopt.errors import StorageError
 from llmopt.from_optuna import (
     ABOUT,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 _MOST_TRIALS = 500  # that are listed
+_MOST_CHANGES = 200  # that are listed
 _MOST_QUEUED = 100  # points that are listed, and parameters of each
 _MOST_WORDS = 250_000  # characters of the words of trials, of the blocks, and of parameters, each
 _LONGEST, _SHORTEST = 6000, 200  # characters of one text
@@ -147,7 +149,7 @@ def page(
     wishes: Collection[str] = getattr(own, "wishes", ())
     labels = _labels(own)
     rows = list(_rows(study, trials, numbered, leading, wishes, labels))
-    waiting = getattr(own, "queued_proposals", ())
+    waiting, changes = getattr(own, "queued_proposals", ()), getattr(own, "changes", ())
     blocks = _placed(getattr(own, "blocks", ()), own, len(trials))
     unnamed = study.study_name.startswith("no-name-")
     storage = getattr(study, "_study", study)._storage
@@ -168,6 +170,8 @@ def page(
             figures=figures_of(study, numbered=numbered, reference=reference, labels=labels),
             objectives=objectives_of(study),
             rows=rows,
+            changes=[_change(own, change, labels) for change in changes[-_MOST_CHANGES:]],
+            more_changes=max(0, len(changes) - _MOST_CHANGES),
             queued=[_queued(own, point, labels) for point in waiting[:_MOST_QUEUED]],
             numbered=numbered,
             blocks=blocks,
@@ -377,6 +381,23 @@ def _queued(own: Any, point: Proposal | Fixed, labels: Mapping[str, str]) -> dic
         "params": [_shown(labels.get(n, n), v) for n, v in [*given.items()][:_MOST_QUEUED]],
         "waits": cut(own.obstacle(point), _LONGEST),
     }
+
+
+def _change(own: Any, change: Change, labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return what was changed, and from what to what."""
+    of = change.of
+    if isinstance(of, int):
+        label = own.history.label(of)
+        of = label if label == f"#{of + 1}" else f"{label} (trial {of + 1})"
+
+    texts = []
+    for kind, name, *pair in change.fields:
+        name = labels.get(name, name) if kind == "parameter" else name
+        marks = "“{}”" if kind == "feedback" else "{}"
+        shown = [t if t == NONE else marks.format(cut(" ".join(t.split()), 120)) for t in pair]
+        texts.append(f"{name} {' → '.join(shown)}".lstrip())
+    words = " ".join(change.words.split())
+    return of, cut(clean("; ".join(filter(None, [", ".join(texts), words])) or "corrected"), 600)
 
 
 def _parts(attrs: Mapping[str, Any]) -> str:

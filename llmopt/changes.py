@@ -1,0 +1,119 @@
+"""What was changed in a search: the results of trials, and which points are allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from llmopt.events import Corrected, Event, Started, Withdrawn
+from llmopt.history import Trial
+from llmopt.state import State
+from llmopt.util.text import counted
+
+NONE = "none"
+"""The text of what a trial does not have."""
+
+_WITHDRAWN = "withdrawn"
+_MOST_NAMED = 5  # constraints
+_FEEDBACK = ("feedback", "feedback")
+
+
+class Field(NamedTuple):
+    """What a trial had and has under a name; `kind` tells a part from a parameter of its name."""
+
+    kind: str
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a trial or of the allowed points.
+
+    Attributes:
+        of: Number of the trial, from 0; or ``"candidates"`` or ``"constraints"``.
+        fields: What differs.
+        words: The reason of a withdrawal; what was removed, or followed.
+    """
+
+    of: int | str
+    fields: tuple[Field, ...] = ()
+    words: str = ""
+
+
+def changes_of(steps: Iterable[tuple[State, Event, State]]) -> Iterator[Change]:
+    """Yield the changes in the steps of a journal, in their order."""
+    for before, event, after in steps:
+        number = event.trial if isinstance(event, Withdrawn) else None
+        number = event.number if isinstance(event, Corrected) else number
+        if number is not None:
+            old, new = (_facts(state, state.trials[number]) for state in (before, after))
+            pairs = ((key, old.get(key, NONE), new.get(key, NONE)) for key in {**old, **new})
+            fields = tuple(Field(*key, had, has) for key, had, has in pairs if had != has)
+            yield Change(number, fields, event.feedback if isinstance(event, Withdrawn) else "")
+        elif isinstance(event, Started) and before.started is not None:
+            yield from _allowed(before, before.started, after, event)
+
+
+def chains_of(changes: Sequence[Change]) -> tuple[str, list[str]]:
+    """Return what the corrections of one trial replaced: in a line, and its former feedback."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind, name, *pair in (field for change in changes for field in change.fields):
+        had, has = ([] if kind == "reward" and t == _WITHDRAWN else [t] for t in pair)
+        rows.setdefault((kind, name), had).extend(has)
+    ordered = sorted(rows.items(), key=lambda row: row[0][0] != "reward")
+    chains = {key: [text for text, _ in groupby(texts)] for key, texts in ordered}
+    said = chains.pop(_FEEDBACK, [])
+    shown = ((name, " → ".join(texts)) for (_, name), texts in chains.items() if len(texts) > 1)
+    return ", ".join(f"{name} {text}".lstrip() for name, text in shown), [
+        t for t in said[:-1] if t != NONE
+    ]
+
+
+def _facts(state: State, trial: Trial[Any]) -> Mapping[tuple[str, str], str]:
+    """Return what is recorded of a trial as texts, by kind and name."""
+    space: Any = state.space
+    told, several = trial.was or trial, len(state.directions) > 1
+    numbers = [f"{v:.6g}" for v in told.rewards or ()] or ["failed"] * len(state.directions)
+    if trial.was:
+        numbers = [_WITHDRAWN] * len(numbers)
+    names = state.metrics or [f"objective {i}" * several for i in range(1, len(numbers) + 1)]
+    facts = {("reward", name): text for name, text in zip(names, numbers, strict=True)}
+    point = space.named(trial.values)
+    facts |= {("parameter", n): space.format(space.place[n], value) for n, value in point.items()}
+    facts |= {("part", name): f"{value:.6g}" for name, value in told.parts.items()}
+    if told.stderr is not None:
+        facts["", "standard error"] = f"{told.stderr:.3g}"
+    if told.measured_violation:
+        facts["", "violation"] = f"{told.measured_violation:.3g}"
+    return {**facts, **({_FEEDBACK: told.feedback} if told.feedback else {})}
+
+
+def _allowed(before: State, there: Started, after: State, now: Started) -> Iterator[Change]:
+    """Yield the changes of candidates and constraints."""
+    tables = [e.identity.get("space", {}).get("candidates") for e in (there, now)]
+    if tables[0] != tables[1]:
+        old, new = (NONE if t is None else f"{t['size']:,} allowed rows" for t in tables)
+        other = "other allowed rows" * (old == new)
+        yield Change("candidates", () if other else (Field("", "", old, new),), other)
+    texts = [dict.fromkeys(limit.text for limit in state.limits) for state in (before, after)]
+    if texts[0] == texts[1]:
+        return
+    lost, won = ([t for t in texts[i] if t not in texts[1 - i]] for i in (0, 1))
+    words = [
+        f"{verb}: {_listed(some)}" for verb, some in (("removed", lost), ("added", won)) if some
+    ]
+    broken = [{t.number for t in s.trials if t.constraint_violation > 0} for s in (before, after)]
+    for numbers, state in (
+        (broken[1] - broken[0], "infeasible"),
+        (broken[0] - broken[1], "feasible"),
+    ):
+        words += [f"{counted(len(numbers), 'trial')} became {state}"] if numbers else []
+    yield Change("constraints", (), "; ".join(words))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return ", ".join(texts) if len(texts) <= _MOST_NAMED else f"{len(texts):,}"
