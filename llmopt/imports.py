@@ -475,6 +475,11 @@ def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) 
         if left:
             said = f"columns that are no parameters: {', '.join(left[:_SHOWN])}"
             notes.append(f"{said} (a part of the reward is named {PARTS}NAME)")
+        usual = {n.lower(): n for n in (*space.names, "reward", "state", "feedback", "origin")}
+        for one, name in [
+            (n, usual[n.strip().lower()]) for n in left if n.strip().lower() in usual
+        ]:
+            notes.append(f"column {short(one)}: name it {name}")
         if remarks := [n for n in left if n.lower().rstrip("s") in _REMARKS]:
             notes.append(f"column {short(remarks[0])}: name it feedback to keep its text")
         there = {*names, *(name for row in source.rows for name in row.blank)}

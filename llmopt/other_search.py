@@ -94,6 +94,9 @@ def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
     if hasattr(source, "trials") and hasattr(source, "directions"):
         return _of_study(source)
     if hasattr(source, "to_dict") and hasattr(source, "columns"):
+        if not source.columns.is_unique:
+            twice = source.columns[source.columns.duplicated()][0]
+            raise ParameterError(f"got two columns {short(twice)}: expected different names")
         source = source.astype(object).where(source.notna(), "").to_dict("records")  # as in a file
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         table = list(source)
@@ -178,7 +181,7 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     """Read a row of a table, whose columns are those of `trials_dataframe`, or plain names."""
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
-    state = str(cells.get("state", "complete")).lower()
+    state = str(cells.get("state", "complete")).strip().lower()
     reward, trouble = _reward_of(row, cells, state, objectives)
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     origin, revisions = from_text(cells.get("origin")) or ("", {})
@@ -198,7 +201,7 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     numbers = {name.removeprefix(PARTS): _as_number(cells[name]) for name in columns}
     words["parts"] = {**parts, **numbers}
     blank = frozenset(name.removeprefix(start) for name, cell in row.items() if _is_missing(cell))
-    point, withdrawn = prefixed if start else cells, state == "withdrawn"
+    point, withdrawn = prefixed if start else cells, state == "withdrawn" and not trouble
     asked = asked if isinstance(asked, Mapping) else None
     number = _as_number(reward)
     return Row(point, number, words, trouble, blank, withdrawn, asked, origin, revisions)
@@ -218,7 +221,7 @@ def _reward_of(
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
     found = [cells.pop(name, None) for name in columns]
-    empty = any(row.get(name) == "" for name in columns)
+    empty = any(_is_empty(row.get(name)) for name in columns)
     if empty and not {"state", "feedback"} & cells.keys():
         reward = ""
     elif state == "complete" and not any(value is None for value in found):
@@ -250,7 +253,11 @@ def _reward_of(
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)
+    return value is None or _is_empty(value) or (isinstance(value, float) and value != value)
+
+
+def _is_empty(cell: Any) -> bool:
+    return isinstance(cell, str) and not cell.strip()
 
 
 def _as_number(value: Any) -> Any:

@@ -428,7 +428,8 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             The outcome of each row; print it.
 
         Raises:
-            ParameterError: The source has the opposite direction, or a parameter's unit differs.
+            ParameterError: The source has another direction, other objectives or two columns of
+                one name, or a parameter's unit differs.
             StorageError: A file cannot be read or is a database, or the storage cannot be written.
             TypeError: `source` is something else.
         """

@@ -301,6 +301,20 @@ class TestTables:
             caplog.clear()
         assert make().import_trials(rows).taken == 4  # as `tell` reads NaN
 
+    def test_a_table_of_a_spreadsheet_has_empty_rows_and_blanks(self, tmp_path):
+        path, optimizer = tmp_path / "t.csv", make()
+        path.write_text("lr,layers,act,reward,state\n0.1 ,2,relu ,3 ,\n,,,,\n0.2,2,relu,  , \n")
+        assert optimizer.import_trials(path).counts == {"taken": 1, "open": 1}
+        path.write_text("lr,layers,act,reward,state\n0.3,2,relu,,Failed \n0.4,2,relu,1,withdrawn\n")
+        report = optimizer.import_trials(path)
+        assert report.counts == {"taken": 1, "refused": 1}
+        assert "its state is withdrawn, and its reward 1.0" in str(report)
+        path.write_text("LR,layers,act,reward,State\n0.3,2,relu,,failed\n")
+        assert "'LR': name it lr\ncolumn 'State': name it" in str(optimizer.import_trials(path))
+        path.write_text("lr\tlayers\n0,1\t2\n")
+        with pytest.raises(StorageError, match="the separator is"):
+            optimizer.import_trials(path)
+
     def test_control_characters_of_a_header_reach_no_terminal(self, tmp_path, capsys, caplog):
         path = tmp_path / "t.csv"
         path.write_text("lr,layers,act,reward,\x1b[31mred\n0.1,2,relu,1,2\n")

@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Mapping
@@ -163,22 +164,23 @@ def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> di
 def read_table(
     path: str | os.PathLike[str], *, most: int = MAX_BYTES, links: bool = True
 ) -> dict[str, list[str]]:
-    """Return the columns of a CSV file by the names in its first line; blank lines are skipped.
+    """Return the columns of a CSV file by the names in its first line; empty rows are skipped.
 
     Raises:
         StorageError: It cannot be read, two columns have one name, or a row is too short or long.
     """
-    reader = csv.reader(io.StringIO(read_text(path, most=most, links=links), newline=None))
+    text = read_text(path, most=most, links=links)
+    reader = csv.reader(io.StringIO(text, newline=None))
     try:
         names = [clean(name).strip() for name in next(reader, [])]
-        rows = [row for row in reader if row]
+        rows = [row for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise StorageError(
             f"{path}, line {reader.line_num}: it cannot be read as CSV ({error})"
         ) from error
-    if len(names) == 1 and ";" in names[0]:
+    if len(names) == 1 and (other := re.search(r"[;\t]", text.partition("\n")[0])):
         raise StorageError(
-            f"{path}: the separator is ';'; expected a comma: save it with commas, and "
+            f"{path}: the separator is {other[0]!r}; expected a comma: save it with commas, and "
             "its numbers with a decimal point"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
