@@ -561,8 +561,11 @@ class Asks(Results[Params]):
                     f"trial={trial}: expected the number of one of {count} trials, counted from 0"
                 )
             if state.trials[number - 1].state == "withdrawn":
+                caller, history = CALLER.get(), self.history
+                back = caller.trial("replaces", number - 1)
+                if history.noisy and caller.first_trial:  # its number may be the label of another
+                    back = caller.argument("replaces", repr(history.label(number - 1)))
                 name = self.named(number - 1)
-                back = CALLER.get().trial("replaces", number - 1)
                 raise ParameterError(f"{name} was withdrawn before: bring it back with {back}")
             return Withdrawn(queued=False, trial=number - 1)
         values: tuple[Any, ...] | None = None

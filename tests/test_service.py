@@ -87,6 +87,11 @@ class TestDescription:
         with pytest.raises(SpaceError, match="'x'"):
             read_space({"x": part})
 
+    def test_an_option_of_the_search_among_the_parameters_is_refused_with_the_way_to_write_it(self):
+        said = "'noisy': got 'True'; .*if it is an option of the search, write it before `space`"
+        with pytest.raises(SpaceError, match=said):
+            read_space({**SPACE, "noisy": True})
+
     @pytest.mark.parametrize("key", ["spaces", "storage", "prompt", "model", "callbacks"])
     def test_a_description_names_no_file_and_no_unknown_key(self, key):
         with pytest.raises(LLMOptError, match=key):
@@ -541,7 +546,7 @@ def test_a_trial_is_also_named_by_its_point(tmp_path, capsys, caplog):
     assert (gone["label"], gone["old_label"], gone["params"]) == ("#3", "#1", first["params"])
     assert gone["old_reward"] == 71
     said = run(capsys, "withdraw", file, "--trial", "2", status=2)
-    assert "trial 2 (#3) was withdrawn before" in said
+    assert "trial 2 (#3) was withdrawn before: bring it back with --replaces '#3'" in said
     (right,) = run(capsys, "tell", file, "--replaces", "#1", "--reward", "72")
     assert right["number"] == 1  # the other one was withdrawn
 
@@ -890,11 +895,19 @@ def test_a_search_has_a_direction(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["search.json"]
 
 
-def test_a_table_with_semicolons_is_named(tmp_path, capsys):
-    (tmp_path / "table.csv").write_text("x;k;reward\n1,5;2;3\n")
+@pytest.mark.parametrize("text", ['{"space": {"x": {"maximum": 0,5}}}', "x = { maximum = 0,5 }"])
+def test_a_decimal_comma_in_a_description_is_named(text, tmp_path, capsys):
+    file = tmp_path / ("search.json" if text[0] == "{" else "search.toml")
+    file.write_text(text)
+    assert run(capsys, "ask", str(file), status=2).endswith(": write 0.5\n")
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_with_another_separator_is_named(separator, tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("x;k;reward\n1,5;2;3\n".replace(";", separator))
     file = write(tmp_path, model="network")
-    table = str(tmp_path / "table.csv")
-    assert "the separator is ';'" in run(capsys, "tell", file, "--import", table, status=2)
+    said = run(capsys, "tell", file, "--import", str(tmp_path / "table.csv"), status=2)
+    assert f"the separator is {separator!r}" in said
 
 
 def test_an_import_with_refused_rows_fails_and_records_the_others(tmp_path, capsys):

@@ -101,7 +101,8 @@ def _conditional(name: str, part: Any) -> Dimension:
 def _dimension(name: str, part: Any) -> Dimension:
     where = f"space, {name!r}"
     if not isinstance(part, Mapping):
-        raise SpaceError(f"{where}: got {str(part)[:50]!r}; {_EXAMPLE}")
+        option = "; if it is an option of the search, write it before `space`" * (name in _KEYS)
+        raise SpaceError(f"{where}: got {str(part)[:50]!r}; {_EXAMPLE}{option}")
     kind = part.get("type")
     if "enum" in part or "const" in part:
         _no_others(part, ("type", "enum", "const", *_WORDS), where)

@@ -155,7 +155,9 @@ def read_mapping(path: Path, *, most: int = MAX_BYTES, links: bool = True) -> di
     try:
         data = read_toml(text) if kind == "TOML" else read_json(text)
     except ValueError as error:
-        raise LLMOptError(f"{path} is not valid {kind}: {error}") from error
+        comma = re.search(r"[=:]\s*([+-]?\d+),(\d+)", text)
+        remedy = f". A number has a decimal point: write {comma[1]}.{comma[2]}" if comma else ""
+        raise LLMOptError(f"{path} is not valid {kind}: {error}{remedy}") from error
     if not isinstance(data, dict):
         raise LLMOptError(f"{path} holds {a_type(data)}: expected an object")
     return data
