@@ -60,6 +60,7 @@ class OtherSearch:
     task: Mapping[str, Any] | None = None  # what their rewards are of, if it says so
     table: bool = False  # whether columns that are no parameters may be skipped
     space: Space | None = None  # that they are of, if it says so
+    metrics: tuple[str, ...] = ()  # names of the objectives, if it says them
 
 
 def read_source(
@@ -67,12 +68,31 @@ def read_source(
 ) -> OtherSearch:
     """Read trials of the same direction."""
     found = _read_source(source, names or [str(i) for i in range(len(directions))])
+    if names and found.metrics:
+        _arrange(found, names)
     if found.directions is not None and found.directions != directions:
         raise ParameterError(
             f"{found.title} is of a search with direction {found.directions}, and this one "
             f"has {directions}: their rewards do not compare"
         )
     return found
+
+
+def _arrange(found: OtherSearch, names: Sequence[str]) -> None:
+    """Bring the rewards of a source into the order of the names of the objectives here."""
+    if set(found.metrics) != set(names):
+        raise ParameterError(
+            f"the objectives of {found.title} are {', '.join(map(repr, found.metrics))}, and "
+            f"here {', '.join(map(repr, names))}: if they are the same "
+            "numbers, export them as a table, rename the columns of the rewards, and import it"
+        )
+    order = [found.metrics.index(name) for name in names]
+    found.directions = found.directions and tuple(found.directions[i] for i in order)
+    for row in found.rows:
+        if isinstance(row.reward, tuple):
+            row.reward = tuple(row.reward[i] for i in order)
+        for name in ("stderr", "samples") if order[0] else ():  # of the first objective there
+            row.words.pop(name, None)
 
 
 def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
@@ -114,7 +134,8 @@ def _of_storage(path: Path) -> OtherSearch:
     assert isinstance(state.space, Space)
     rows = [_of_trial(trial, state.space) for trial in state.trials]
     options = state.started.identity["options"] if state.started else {}
-    return OtherSearch(str(path), rows, state.directions, options.get("task"), space=state.space)
+    task, metrics = options.get("task"), state.metrics
+    return OtherSearch(str(path), rows, state.directions, task, space=state.space, metrics=metrics)
 
 
 def _of_trial(trial: Trial, space: Space) -> Row:
@@ -161,7 +182,8 @@ def _of_study(study: Any) -> OtherSearch:
                 )
             )
     directions = tuple(direction.name.lower() for direction in study.directions)
-    return OtherSearch(f"the study {study.study_name!r}", rows, directions)
+    metrics = tuple(getattr(study, "metric_names", None) or ())
+    return OtherSearch(f"the study {study.study_name!r}", rows, directions, metrics=metrics)
 
 
 def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
