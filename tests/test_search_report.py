@@ -450,6 +450,9 @@ def test_page_and_status_count_the_same_trials():
     )
     assert status(search)["trials"] == 3
     assert "(recorded as trial 1, trial 2)" in text
+    assert ">1.5</span> <span>± 0.5</span> <span>mean of 2, error from" in text
+    search.tell(first, 1.1)
+    assert ">1.37</span> <span>± 0.32</span>" in page(search)  # 1.3667 to the digits of its error
 
 
 def test_a_page_shows_queued_and_imported_points_and_no_reason_of_a_withdrawal_in_a_headline():

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -329,6 +330,8 @@ def _rows(
         old = list(map(_numbers, before)) if isinstance(before, list) else []
         change = ": " + "; ".join(map(text_of, chains)) if isinstance(chains, list) else ""
         error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
+        if error and values and note_of(attrs, "evaluations"):  # a mean, to two digits of its error
+            values[0] = f"{round(trial.values[0], 1 - math.floor(math.log10(error))):.6g}"
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
         point = trial.params or _proposed(trial, distributions)
