@@ -663,7 +663,7 @@ class Asks(Results[Params]):
         except BudgetExceededError as error:
             return str(error)
         trials = without_withdrawn(self._journal.state.trials)
-        made = sum(trial.kind != "imported" for trial in trials)
+        made = sum(not trial.unplanned for trial in trials)
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} after {made} evaluations"

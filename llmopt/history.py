@@ -193,6 +193,11 @@ class Trial(Generic[Params]):
             object.__setattr__(self, name, clean(getattr(self, name)))
 
     @property
+    def unplanned(self) -> bool:
+        """Whether it was imported, and the search had not proposed its point."""
+        return self.kind == "imported" and self.source == "user"
+
+    @property
     def reward(self) -> float | tuple[float, ...] | None:
         """The recorded reward: a number, a tuple of them, or ``None`` if failed."""
         if self.rewards is None:

@@ -48,8 +48,8 @@ class Record(Generic[Params]):
 
     @property
     def imported(self) -> frozenset[int]:
-        """Numbers of the trials that were imported, from 0."""
-        return frozenset(t.number for t in self._journal.state.trials if t.kind == "imported")
+        """Numbers from 0 of the imported trials whose points the search had not proposed."""
+        return frozenset(t.number for t in self._journal.state.trials if t.unplanned)
 
     def named(self, number: int) -> str:
         """Return what messages call a trial, given its number from 0.

@@ -847,3 +847,14 @@ def test_the_names_of_objectives_say_which_reward_is_which(tmp_path):
         assert here.import_trials(source).counts == {"known": 1}
     with pytest.raises(ParameterError, match="are 'yield', 'cost', and here 'yield', 'pr"):
         make(direction={"yield": "maximize", "price": "maximize"}).import_trials(there.storage)
+
+
+def test_an_imported_result_of_an_asked_point_is_one_of_the_planned_ones():
+    client = ScriptedClient([f'{{"lr": 0.{n}, "layers": 2, "act": "relu"}}' for n in "357"])
+    optimizer = LLMOptimizer(SPACE, client, "props", "minimize", warmup=0, total=3)
+    optimizer.import_trials([{**optimizer.ask(), "reward": 1.0}, {**POINTS[0][0], "reward": 2.0}])
+    optimizer.ask()
+    text = client.requests[-1].messages[-1].content
+    assert "1 of the 4 points were imported." in text
+    assert "iteration 3 of 4" in text
+    assert optimizer.imported == {1}

@@ -383,7 +383,7 @@ class PolicySearch(Views, Closing):
             return initial_states(made, start_seeds(self.seed, "further", FURTHER_STARTS))
 
     def _spent(self) -> int:
-        return sum(t.kind != "imported" for t in self.optimizer.trials)
+        return sum(not trial.unplanned for trial in self.optimizer.trials)
 
     def _recommended(self) -> Trial[dict[str, Any]] | None:
         """Return the recommended point if it is about as good as the best; else ``None``."""

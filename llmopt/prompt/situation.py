@@ -71,7 +71,7 @@ class Situation:
     @property
     def imported(self) -> int:
         """Number of points that were imported."""
-        return sum(trial.kind == "imported" for trial in self.history.trials)
+        return sum(trial.unplanned for trial in self.history.trials)
 
     @property
     def low(self) -> str:
