@@ -17,6 +17,7 @@ NONE = "none"
 
 _WITHDRAWN = "withdrawn"
 _MOST_NAMED = 5  # constraints
+_KINDS = ("reward", "parameter", "part", "other", "feedback")  # in the order of showing
 _FEEDBACK = ("feedback", "feedback")
 
 
@@ -51,7 +52,8 @@ def changes_of(steps: Iterable[tuple[State, Event, State]]) -> Iterator[Change]:
         number = event.number if isinstance(event, Corrected) else number
         if number is not None:
             old, new = (_facts(state, state.trials[number]) for state in (before, after))
-            pairs = ((key, old.get(key, NONE), new.get(key, NONE)) for key in {**old, **new})
+            keys = sorted({**old, **new}, key=_place)
+            pairs = ((key, old.get(key, NONE), new.get(key, NONE)) for key in keys)
             fields = tuple(Field(*key, had, has) for key, had, has in pairs if had != has)
             yield Change(number, fields, event.feedback if isinstance(event, Withdrawn) else "")
         elif isinstance(event, Started) and before.started is not None:
@@ -64,13 +66,14 @@ def chains_of(changes: Sequence[Change]) -> tuple[str, list[str]]:
     for kind, name, *pair in (field for change in changes for field in change.fields):
         had, has = ([] if kind == "reward" and t == _WITHDRAWN else [t] for t in pair)
         rows.setdefault((kind, name), had).extend(has)
-    ordered = sorted(rows.items(), key=lambda row: row[0][0] != "reward")
-    chains = {key: [text for text, _ in groupby(texts)] for key, texts in ordered}
-    said = chains.pop(_FEEDBACK, [])
+    chains = {key: [t for t, _ in groupby(rows[key])] for key in sorted(rows, key=_place)}
+    former = [text for text in chains.pop(_FEEDBACK, [])[:-1] if text != NONE]
     shown = ((name, " → ".join(texts)) for (_, name), texts in chains.items() if len(texts) > 1)
-    return ", ".join(f"{name} {text}".lstrip() for name, text in shown), [
-        t for t in said[:-1] if t != NONE
-    ]
+    return ", ".join(f"{name} {text}".lstrip() for name, text in shown), former
+
+
+def _place(key: tuple[str, str]) -> int:
+    return _KINDS.index(key[0])
 
 
 def _facts(state: State, trial: Trial[Any]) -> Mapping[tuple[str, str], str]:
@@ -86,9 +89,9 @@ def _facts(state: State, trial: Trial[Any]) -> Mapping[tuple[str, str], str]:
     facts |= {("parameter", n): space.format(space.place[n], value) for n, value in point.items()}
     facts |= {("part", name): f"{value:.6g}" for name, value in told.parts.items()}
     if told.stderr is not None:
-        facts["", "standard error"] = f"{told.stderr:.3g}"
+        facts["other", "standard error"] = f"{told.stderr:.3g}"
     if told.measured_violation:
-        facts["", "violation"] = f"{told.measured_violation:.3g}"
+        facts["other", "violation"] = f"{told.measured_violation:.3g}"
     return {**facts, **({_FEEDBACK: told.feedback} if told.feedback else {})}
 
 

@@ -196,6 +196,18 @@ def test_a_page_shows_each_change_from_what_to_what(tmp_path):
     assert re.findall(r"Former feedback</h4><p[^>]*>([^<]*)<", text) == ["brown", "brown"]
 
 
+def test_changes_of_a_trial_have_one_order_whatever_it_had_before():
+    space = {"a": Categorical(["x", "y"]), "k": Int(1, 9, when={"a": "x"})}
+    search = LLMOptimizer(space, "network")
+    search.tell({"a": "y"}, 1.0, stderr=0.5, feedback="dark")
+    point = {"a": "x", "k": 4}
+    others = {"stderr": 0.25, "constraint_violation": 2.0, "parts": {"p": 1}, "feedback": "pale"}
+    search.tell(point, 1.0, **others, replaces=0)
+    fields = "a y → x, k none → 4, p none → 1, standard error 0.5 → 0.25, violation none → 2"
+    assert changes(page(search)) == [("#1", f"{fields}, feedback “dark” → “pale”")]
+    assert f"corrected: {fields}<" in page(search)
+
+
 def test_a_page_calls_no_trial_corrected_that_was_only_withdrawn_and_restored():
     search = LLMOptimizer({"x": Float(0, 1)}, "network")
     for x in (0.5, 0.25):
