@@ -170,7 +170,9 @@ def read_result(
         replaces = whole_number("replaces", replaces, 0)
     if replaces is not None and instead_of is not None:
         one, other = map(CALLER.get().argument, ("instead_of", "replaces"))
-        raise RewardError(f"got {one} and {other}: the corrected trial keeps what it was")
+        raise RewardError(
+            f"got {one} and {other}: give {other} alone, or withdraw the trial and record it anew"
+        )
     return Result(
         values,
         rewards,

@@ -221,7 +221,9 @@ class Told(Event):
 class Corrected(Told):
     """The result of a trial was wrong, and is this one; who proposed the point stays.
 
-    With `revisions`, it is a copy that follows its source, and `instead_of` is that of the source.
+    If the trial is the result of another pending point, that is `asked`, and its own point is
+    pending again. With `revisions`, it is a copy that follows its source, and `instead_of` is that
+    of the source.
     """
 
     number: int = 0  # of the trial, from 0

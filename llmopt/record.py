@@ -106,6 +106,11 @@ class Record(Generic[Params]):
         return list(self._journal.state.pending)
 
     @property
+    def returned_proposals(self) -> tuple[Proposal, ...]:
+        """Every proposal that `ask` returned: `Proposal.asked` is its number from 1."""
+        return self._journal.state.returned
+
+    @property
     def queued(self) -> list[Any]:
         """The points that wait for a later `ask`, as `enqueue` took them and `withdraw` takes them.
 

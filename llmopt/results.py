@@ -102,11 +102,12 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 for it belong to this trial.
             replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
                 re-evaluated: it gets this point, unless that of another trial, and this reward in
-                place of its own. It keeps who proposed it and, as far as they are not given
-                again, `feedback` (unless it had failed), each of `parts`, `constraint_violation`,
-                `data` and `seed`; beside an equal reward also `stderr` and `samples`. ``None`` is
-                no reward here: give NaN if the evaluation failed. Prompts, `best` and reports
-                follow.
+                place of its own. If this point is pending, the trial is its result now, and the
+                point that it was recorded for is pending again; else it keeps who proposed it. It
+                keeps, as far as they are not given again, `feedback` (unless it had failed), each
+                of `parts`, `constraint_violation`, `data` and `seed`; beside an equal reward also
+                `stderr` and `samples`. ``None`` is no reward here: give NaN if the evaluation
+                failed. Prompts, `best` and reports follow.
 
         Returns:
             The recorded trial.
@@ -164,8 +165,11 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         """
         return self.tell_as(self.read_failure(params, reason))
 
-    def read_result(self, params: Any, reward: Any, **words: Any) -> Result:
-        """Check a result, and return what `tell` would record; `tell_as` records it."""
+    def read_result(self, params: Any, reward: Any, *, asked: int = 0, **words: Any) -> Result:
+        """Check a result, and return what `tell` would record; `tell_as` records it.
+
+        `asked` is `Proposal.asked` of the point that the caller named; 0 if it gave parameters.
+        """
         words = {name: value for name, value in words.items() if value is not None}
         if isinstance(reward, Evaluation):
             reward, words = reward.value, reward.told_with(words)
@@ -181,6 +185,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         result = checked_result(
             self.space, count, params, reward, direction=first, names=names, **words
         )
+        result = replace(result, asked=asked)
         state = self._journal.state
         if result.instead_of is not None:
             _check_place(state, result, words["instead_of"])
@@ -196,9 +201,15 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             refuse_far(self.space, result.values)
         if before is None:
             return result
+        caller, here, settled = CALLER.get(), self.named(before.number), self._settled(result)
+        if settled and before.state == "withdrawn":
+            raise ParameterError(
+                f"{caller.trial('replaces', before.number)}: {here} was withdrawn, and the point "
+                f"given is pending: record its result without {caller.argument('replaces')}"
+            )
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
+        same = [] if asked and settled else same  # the name says which evaluation it is
         if same and before.number not in same and before.state != "withdrawn":
-            caller, here = CALLER.get(), self.named(before.number)
             remedy = " or ".join(caller.trial("replaces", n) for n in same)
             raise ParameterError(
                 f"{caller.trial('replaces', before.number)}: {here} is {short(before.params)} with "
@@ -212,6 +223,9 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
         kept: dict[str, Any] = {"data": before.data, "seed": before.seed}
+        own = before.asked and self.returned_proposals[before.asked - 1].seed
+        if own == before.seed and self._settled(result):  # the other point has its own
+            del kept["seed"]
         kept["constraint_violation"] = before.measured_violation
         if result.rewards == before.rewards:
             kept |= {"stderr": before.stderr, "samples": before.samples}
@@ -229,6 +243,15 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 )
         kept["violation"] = result.violation + kept.pop("constraint_violation", 0.0)
         return replace(result, **kept)
+
+    def _settled(self, result: Result) -> int:
+        """Return which pending point has its result by a correction: `Proposal.asked`, or 0."""
+        assert result.replaces is not None
+        state, key = self._journal.state, self.space.key
+        if not result.asked and key(state.trials[result.replaces].values) == key(result.values):
+            return 0
+        proposal, _ = state.without(result.values, result.seed, asked=result.asked)
+        return 0 if proposal is None else proposal.asked
 
     def read_failure(self, params: Any, reason: str | BaseException = "") -> Result:
         """Check a failure, and return what `tell_failure` would record."""
@@ -258,12 +281,12 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             name = self.named(number) if before is not None else ""
             trial = self._record(result, kind).trials[number]
         if before is not None and before.values != trial.values:
-            logger.warning(
-                "%s was corrected to another point: it was %s with reward %s%s",
-                name, self.space.labelled(before.values), before.reward,
-                "; it stays pending, too: withdraw it, or evaluate it"
-                * any(p.values == trial.values for p in self._journal.state.pending),
-            )  # fmt: skip
+            was = self.space.labelled(before.values)
+            said = f"{name} was corrected to another point: it was {was}"
+            logger.warning("%s with reward %s", said, before.reward)
+        if before is not None and before.asked not in (0, trial.asked):
+            freed = self.returned_proposals[before.asked - 1].values
+            logger.warning("pending again: %s", self.space.labelled(freed))
         if doubt := self.doubt(trial):
             logger.warning("%s", doubt)
         if self._callbacks is not None:
@@ -278,8 +301,9 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         with self._journal.lock:
             state, encode, kind_of = self._journal.state, self.space.to_json_values, Told
             number, again, more = len(state.trials), 0, dict[str, Any]()
+            asked = result.asked
             if result.replaces is not None:
-                number, kind_of = result.replaces, Corrected
+                number, kind_of, asked = result.replaces, Corrected, self._settled(result)
                 before, more = state.trials[number], {"number": number}
                 again = before.corrected + 1
             if result.instead_of is not None:
@@ -296,7 +320,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                     self._journal.arrays.keep(result.data, number, again),  # before its event
                     result.seed,
                     parts=dict(result.parts),
-                    asked=result.asked,
+                    asked=asked,
                     origin=result.origin,
                     revisions=dict(result.revisions),
                     **more,

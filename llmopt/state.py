@@ -122,7 +122,7 @@ class State:
         pending: Proposals that an ask returned, without a result, oldest first.
         queue: Proposals that no ask has returned yet.
         partial: Points with some parameters that a later ask completes.
-        asked: Number of points that asks returned.
+        returned: Every proposal that an ask returned: `Proposal.asked` is its number from 1.
         warmed: Number of warm-up points so far.
         usage: Requests, tokens and cost, without calls under way. Never changed in place.
         calls: Number of replies.
@@ -158,7 +158,7 @@ class State:
     pending: tuple[Proposal, ...] = ()
     queue: tuple[Proposal, ...] = ()
     partial: tuple[Fixed, ...] = ()
-    asked: int = 0
+    returned: tuple[Proposal, ...] = ()
     warmed: int = 0
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
@@ -499,7 +499,7 @@ def _asked(state: State, event: Asked) -> State:
             p.seed for p in given if state.space.key(p.values) == state.space.key(proposal.values)
         ]
         seed = state.next_seed(proposal.values, same)
-        given.append(replace(proposal, seed=seed, asked=state.asked + len(given) + 1))
+        given.append(replace(proposal, seed=seed, asked=len(state.returned) + len(given) + 1))
     usage, fallbacks = state.usage.copy(), state.fallbacks
     for proposal in new:
         usage.proposals[proposal.source] = usage.proposals.get(proposal.source, 0) + 1
@@ -518,7 +518,7 @@ def _asked(state: State, event: Asked) -> State:
         state,
         usage=usage,
         pending=(*state.pending, *given),
-        asked=state.asked + len(given),
+        returned=(*state.returned, *given),
         queue=(*(state.queue[i] for i in sorted(waiting)), *ready[event.given :]),
         partial=tuple([p for i, p in enumerate(state.partial) if i not in completed]),
         warmed=state.warmed + sum(p.source == "warmup" for p in new),
@@ -581,13 +581,18 @@ def _result(trial: Trial[Any]) -> tuple[Any, ...]:
 
 def _corrected(state: State, event: Corrected) -> State:
     before = state.trials[event.number]
-    about = proposed(before) | {
-        "values": state.space.from_json_values(event.values, measured=True),
-        "corrected": before.corrected + 1,
-        "old_rewards": _old_rewards(before),
-        "instead_of": before.instead_of,
-        **_identity(state, before, event),
-    }
+    values = state.space.from_json_values(event.values, measured=True)
+    about = proposed(before) | {"instead_of": before.instead_of}
+    if event.asked:
+        proposal, state = state.without(values, asked=event.asked)
+        if proposal is None:
+            raise ValueError("a result was moved to a point that is not pending")
+        about = {**vars(proposal), "instead_of": None}
+        if before.asked:
+            pending = (*state.pending, state.returned[before.asked - 1])
+            state = replace(state, pending=tuple(sorted(pending, key=lambda p: p.asked)))
+    about |= {"values": values, "corrected": before.corrected + 1}
+    about |= {"old_rewards": _old_rewards(before), **_identity(state, before, event)}
     if event.revisions:
         asked = event.instead_of
         about["instead_of"] = state.space.from_json_values(asked) if asked else None

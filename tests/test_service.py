@@ -470,6 +470,11 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
     assert "--part ee=: expected NAME=NUMBER" in said
     said = run(capsys, "tell", file, "--replaces", "1", "--part", "ee=1,9", status=2)
     assert "--part ee=1,9: expected NAME=NUMBER: write 1.9" in said
+    for wrong in ("1_0", "nan", "inf"):
+        said = run(capsys, "tell", file, "--replaces", "1", "--part", f"ee={wrong}", status=2)
+        assert f"--part ee={wrong}: expected NAME=NUMBER, such as yield=78.8; omit a part" in said
+    said = run(capsys, "tell", file, '{"x": 3, "k": 2}', "--part", "ee=1", status=2)
+    assert "has no result: add --reward X, or --failed WHY" in said
     told = '{"params": {"x": 3, "k": 2}, "reward": 1, "parts": {"ee": null}}'
     assert "parts['ee']=None" in run(capsys, "tell", file, told, status=2)
     assert run(capsys, "status", file, "--trials") == [right]

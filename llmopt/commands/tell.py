@@ -145,11 +145,12 @@ def _reward(text: str) -> object:
 
 def _part(text: str, corrects: bool) -> tuple[str, float | None]:
     name, equals, value = text.partition("=")
-    try:
-        return name, None if corrects and equals and not value else float(value)
-    except ValueError:
-        remedy = written(value) or ", such as yield=78.8"
-        raise LLMOptError(f"--part {text}: expected NAME=NUMBER{remedy}") from None
+    if NUMBER.fullmatch(value.strip()) and math.isfinite(float(value)):
+        return name, float(value)
+    if corrects and equals and not value:
+        return name, None
+    remedy = written(value) or ", such as yield=78.8; omit a part that was not measured"
+    raise LLMOptError(f"--part {text}: expected NAME=NUMBER{remedy}")
 
 
 def _results(args: argparse.Namespace) -> Iterator[object]:

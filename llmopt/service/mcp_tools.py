@@ -357,7 +357,8 @@ class SearchFolder:
             instead_of: The pending point that `params` was measured in place of; `params` may omit
                 what is equal, and may then have a number beyond its range.
             replaces: Number, from 1, of a trial whose result was wrong: it gets this one. Or its
-                point: "#16" as prompts show it, or "p12" as ask() named it.
+                point: "#16" as prompts show it, or "p12" as ask() named it. If `params` is pending,
+                the trial's own point is pending again.
         """
         told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
         told |= {"stderr": stderr, "constraint_violation": constraint_violation, "parts": parts}

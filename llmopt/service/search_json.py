@@ -213,7 +213,8 @@ def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
     if not isinstance(given, str):
         return given
     points: list[Any] = [*optimizer.trials, *optimizer.pending_proposals]
-    named = {f"p{p.asked}": getattr(p, "instead_of", None) or p.values for p in points if p.asked}
+    returned = optimizer.returned_proposals
+    named = {f"p{p.asked}": returned[p.asked - 1].values for p in points if p.asked}
     trials, label = without_withdrawn(optimizer.trials), optimizer.history.label
     named |= {label(t.number): t.values for t in trials}
     if given not in named:
@@ -243,9 +244,20 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
             if len(results) == 1:
                 raise LLMOptError(str(error)) from error
             raise LLMOptError(f"result {number}: {error}; nothing was recorded") from error
-    asked = [one.instead_of for one in read if one.instead_of is not None]
-    if len(set(asked)) < len(asked):
-        raise LLMOptError('two results have the same "instead_of"; nothing was recorded')
+    key, trials = optimizer.space.key, optimizer.trials
+    points = [key(one.instead_of or one.values) for one in read]
+    corrected = [one.replaces for one in read if one.replaces is not None]
+    alone = [
+        point
+        for point, one in zip(points, read, strict=True)
+        if one.instead_of is not None
+        or (one.replaces is not None and (one.asked or trials[one.replaces].values != one.values))
+    ]
+    if len({*corrected}) < len(corrected) or any(points.count(point) > 1 for point in alone):
+        raise LLMOptError(
+            "two results are of the same point or trial, and one of them is a correction or has "
+            '"instead_of": tell them one by one; nothing was recorded'
+        )
     for one in read:
         before = optimizer.repeated(one)
         repeat = "" if before is None else optimizer.repetition(one, before)
@@ -253,9 +265,12 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
         if repeat and not logged:
             warn_user(repeat, UserWarning)
         was = None if one.replaces is None else optimizer.trials[one.replaces]
-        (trial,) = numbered(optimizer, [optimizer.tell_as(one)])
+        now = optimizer.tell_as(one)
+        (trial,) = numbered(optimizer, [now])
         if was is not None and was.values != one.values:
             trial["old_params"] = plain(optimizer.space.labelled(was.values))
+        if was is not None and was.asked not in (0, now.asked):
+            trial["pending_again"] = f"p{was.asked}"
         warnings = [text for text in (trial.get("warning"), repeat) if text]
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})
 
@@ -356,9 +371,12 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
                 "latter"
             )
         return value - 1
-    named = [t for t in trials if t.asked and f"p{t.asked}" == value]
-    there = [t for t in trials if labels[t.number] in (value, *(labels[n.number] for n in named))]
-    there = without_withdrawn(there) or there
+    named, key = [t for t in trials if t.asked and f"p{t.asked}" == value], optimizer.space.key
+    # Trials without a name may be repeats that were told by this one.
+    points = [key(t.values) for t in named]
+    named += [t for t in trials if not t.asked and key(t.values) in points]
+    named += [t for t in trials if labels[t.number] == value]
+    there = without_withdrawn(named) or named
     if len(there) > 1:
         numbers = ", ".join(str(t.number + 1) for t in there)
         raise LLMOptError(
@@ -388,19 +406,14 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
     _check_failed(told)
     others = {k: told[k] for k in known if told.get(k) is not None}
-    asked, named = told.get("instead_of"), told.get("params")
-    done = (t for t in optimizer.trials if t.asked and t.state != "withdrawn")
-    done = (t for t in done if f"p{t.asked}" == (asked or (t.instead_of and named)))
-    if "replaces" not in others and (trial := next(done, None)):
-        where = ", which was measured at another point" * (trial.instead_of is not None)
-        caller = CALLER.get()
-        without = f" without {caller.argument('instead_of')}" * bool(asked)
-        raise LLMOptError(
-            f"p{trial.asked} has its result, {optimizer.named(trial.number)}{where}: correct it "
-            f"with {caller.trial('replaces', trial.number)}; to record another one, give the "
-            f"parameters in place of p{trial.asked}{without}"
-        )
-    params = _completed(optimizer, point_named(optimizer, told.get("params") or {}), others)
+    place, named = told.get("instead_of"), told.get("params")
+    params = _completed(optimizer, point_named(optimizer, named or {}), others)
+    asked = _asked(place or named)  # an equal point has another name
+    trial = next((t for t in optimizer.trials if asked and t.asked == asked), None)
+    if trial is not None and trial.state == "withdrawn":
+        asked = 0  # its point may be queued again
+    elif trial is not None:
+        _check_open(optimizer, trial, others)
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
         told = _with_outcome(told, others, optimizer.trials[others["replaces"]])
     if "failed" not in told and "reward" not in told:
@@ -408,11 +421,23 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     _check_reward(told.get("reward"))
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
-    result = optimizer.read_result(params, told.get("reward"), **others)
-    name = asked or named
-    if (number := _asked(name)) and "replaces" not in others:
-        result = replace(result, asked=number)  # an equal point has another name
+    result = optimizer.read_result(params, told.get("reward"), asked=asked, **others)
     return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+
+
+def _check_open(optimizer: LLMOptimizer[Any], trial: Trial[Any], others: Mapping[str, Any]) -> None:
+    """Raise if a result of a trial's asked point is neither a repeat nor a correction of it."""
+    key, caller = optimizer.space.key, CALLER.get()
+    moved = key(trial.values) != key(optimizer.returned_proposals[trial.asked - 1].values)
+    place, replaces = others.get("instead_of"), others.get("replaces")
+    if replaces != trial.number and (moved or replaces is not None or place is not None):
+        where = ", which was measured at another point" * moved
+        without = f" without {caller.argument('instead_of')}" * (place is not None)
+        raise LLMOptError(
+            f"p{trial.asked} has its result, {optimizer.named(trial.number)}{where}: correct it "
+            f"with {caller.trial('replaces', trial.number)}; to record another one, give the "
+            f"parameters in place of p{trial.asked}{without}"
+        )
 
 
 def _with_outcome(told: Any, others: Mapping[str, Any], trial: Trial[Any]) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def written(value: object) -> str:
     """Return the remedy for a number that was given as a text, perhaps with a decimal comma."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+([.,]\d+)?\s*", value, re.ASCII):
         return f": write {value.strip().replace(',', '.')}"
-    if isinstance(value, str) and re.match(r"\s*[+-]?\d+(\.\d+)?\s*[^\d\s.,]", value, re.ASCII):
+    if isinstance(value, str) and re.match(r"\s*[+-]?\d+(\.\d+)?\s*[^\d\s.,_]", value, re.ASCII):
         return ": write the number alone, without a unit"
     return ""
 
