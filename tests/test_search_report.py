@@ -294,6 +294,7 @@ def test_each_panel_has_the_infeasible_trials_and_choices_without_quotes():
         "momentum": ([0.5], [0]),
         "rate": ([0.1, 0.01], [0, 1]),
     }
+    assert drawn["layout"]["xaxis"]["dtick"] == 1  # each choice is named
     assert [t.get("showlegend") for t in infeasible] == [True, False, False, False]
     assert drawn["layout"]["xaxis"]["categoryarray"] == ["a", "None", "(1, 2)"]
 

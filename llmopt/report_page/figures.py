@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MOST = 450_000  # characters of all figures
 _HOVERING = 300  # trials of a study whose points say more than their values
 _MOST_SLICES = 12  # parameters
+_MOST_TICKS = 10  # choices that a panel names, all of them
 LEAST_IMPORTANCE = 20  # complete trials: of fewer, chance decides which parameter seems important
 _HEIGHT = 360  # pixels
 _BLUES, _REDS = ["#b7cce3", "#1f78c8"], ["#f5c3a2", "#d8432a"]  # seen on light and on dark
@@ -101,7 +102,7 @@ def figures_of(
         columns = len(plain_names(plain)[:_MOST_SLICES]) if name in ("slice", "parallel") else 0
         text = _json(drawn, name, numbered, many, last)
         if len(text) <= left:
-            figures.append(Figure(name, title, text, 130 * columns))
+            figures.append(Figure(name, title, text, 560 if name == "pareto" else 130 * columns))
             left -= len(text)
     return figures
 
@@ -195,6 +196,8 @@ def _slice(study: Study, ways: Mapping[str, Any]) -> Any:
             continue
         axis.categoryarray = [ast.literal_eval(choice) for choice in axis.categoryarray]
         trace.x = [ast.literal_eval(choice) for choice in trace.x]
+        if len(axis.categoryarray) <= _MOST_TICKS:
+            axis.dtick = 1  # else a narrow panel names every second one
         if any(t.name == "Infeasible Trial" and (t.xaxis or "x") == place for t in figure.data):
             continue
         there = [t for t in broken if name in t.params]
