@@ -241,7 +241,7 @@ class PointTask:
     def question(self, round: Round) -> Question:
         """Return the prompt's question."""
         asking, options = self.asking, self.asking.options
-        points = asking.points_of_answer(self.space, round.missing)
+        usual = points = asking.points_of_answer(self.space, round.missing)
         if self.fixed is not None:
             points = min(points, round.missing)  # those of a later ask have other values
         if (rows := self._rows_left) is not None:
@@ -250,8 +250,6 @@ class PointTask:
         left, cap = round.requests, options.max_requests
         waiting = tuple([p.values for p in round.proposals])
         known = replace(self.known, pending=self.known.pending + waiting)
-        number = len(known.trials) + len(known.pending) + 1
-        last = options.total is not None and number >= options.total
         situation = Situation.after(
             known,
             self.space,
@@ -260,7 +258,11 @@ class PointTask:
             description=options.description,
             complaint=round.complaint,
             seed=round.seed,
-            notes=(*self._hints(round.missing, points, last), *left_out(round.proposals)),
+            notes=(
+                *self._hints(round.missing, points),
+                *[_ONE] * (points == 1 < usual),
+                *left_out(round.proposals),
+            ),
             out_of_range=options.out_of_range,
             noisy=options.noisy,
             may_stop=bool(options.may_stop) and self.fixed is None,
@@ -286,7 +288,7 @@ class PointTask:
         request = replace(question.request, seed=round.seed)
         return replace(question, request=request)
 
-    def _hints(self, wanted: int, points: int, last: bool) -> tuple[str, ...]:
+    def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
         self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
         imported = sum(trial.unplanned for trial in self.known.trials)
@@ -296,8 +298,6 @@ class PointTask:
             hints += (list_of(self.space, self._left),)
         if wanted > 1 and points > 1:
             hints += (_AT_ONCE.format(n=wanted, k=min(wanted, points)),)
-        elif self.asking.capabilities.changes and (points == 1 or last):
-            hints += (_ONE,)
         return hints
 
     def accept(self, reading: Reading, completion: Completion, scope: Scope) -> Proposal:
