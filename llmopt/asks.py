@@ -365,8 +365,8 @@ class Asks(Results[Params]):
         with self._merging:
             history = state.history(self._merged if latest else None)
         if asking.options.total is not None:  # prompts count a point once, its repeats included
-            total = asking.options.total + len(self.imported)
-            total += len(history.trials) - len(state.trials)
+            beside = sum(trial.unplanned for trial in state.trials)
+            total = asking.options.total + beside + len(history.trials) - len(state.trials)
             asking = replace(asking, options=replace(asking.options, total=max(1, total)))
         made = draft.outcome.proposals
         ready = [p for p in state.queue if not self.obstacle(p)]
@@ -662,8 +662,7 @@ class Asks(Results[Params]):
             self.limits.check(self.usage, 0.0 if self._model.local else None)
         except BudgetExceededError as error:
             return str(error)
-        trials = without_withdrawn(self._journal.state.trials)
-        made = sum(not trial.unplanned for trial in trials)
+        made = sum(not trial.unplanned for trial in self._journal.state.trials)
         if self.total is not None and made >= self.total:
             return f"all {self.total} planned evaluations were made"
         return f"{_CLOSED} after {made} evaluations"

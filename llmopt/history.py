@@ -193,9 +193,14 @@ class Trial(Generic[Params]):
             object.__setattr__(self, name, clean(getattr(self, name)))
 
     @property
-    def unplanned(self) -> bool:
+    def imported(self) -> bool:
         """Whether it was imported, and the search had not proposed its point."""
         return self.kind == "imported" and self.source == "user"
+
+    @property
+    def unplanned(self) -> bool:
+        """Whether it is none of the planned evaluations: imported or withdrawn."""
+        return self.imported or self.state == "withdrawn"
 
     @property
     def reward(self) -> float | tuple[float, ...] | None:

@@ -291,7 +291,7 @@ class PointTask:
     def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
         self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
-        imported = sum(trial.unplanned for trial in self.known.trials)
+        imported = sum(trial.imported for trial in self.known.trials)
         if imported and self.options.total is not None:
             hints += (f"{imported} of the {self.options.total} points were imported.",)
         if self._left:

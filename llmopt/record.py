@@ -49,7 +49,7 @@ class Record(Generic[Params]):
     @property
     def imported(self) -> frozenset[int]:
         """Numbers from 0 of the imported trials whose points the search had not proposed."""
-        return frozenset(t.number for t in self._journal.state.trials if t.unplanned)
+        return frozenset(t.number for t in self._journal.state.trials if t.imported)
 
     def named(self, number: int) -> str:
         """Return what messages call a trial, given its number from 0.

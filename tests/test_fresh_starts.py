@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from llmopt import LLMOptError, ScriptedClient
+from llmopt import Float, LLMOptError, LLMOptimizer, ScriptedClient, maximize
 from llmopt.policies import PolicySearch, load_policy
 
 
@@ -105,3 +105,17 @@ def load_policy_of(search, folder):
     policy = load_policy(folder / "p.json")
     assert policy.policy.clip
     return policy.parameters
+
+
+def test_a_withdrawn_trial_is_none_of_the_planned_ones(tmp_path):
+    values, path = iter([0.1, 0.2, 0.3, 0.4]), tmp_path / "s.jsonl"
+    client = ScriptedClient(lambda request: f"x: {next(values)}")
+    setup = {"warmup": 0, "prompt": "words", "total": 3, "storage": path, "compute": False}
+    with LLMOptimizer({"x": Float(0, 1)}, client, **setup) as optimizer:
+        for _ in range(3):
+            optimizer.tell(optimizer.ask(), 1.0)
+        optimizer.withdraw(trial=0)
+    options = {"client": client, **setup}
+    result = maximize(lambda p: p["x"], {"x": Float(0, 1)}, 3, **options, progress=False)
+    assert [t.state for t in result.trials] == ["withdrawn"] + ["complete"] * 3
+    assert "You propose #4 of at most 4." in client.requests[-1].messages[-1].content

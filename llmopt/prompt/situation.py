@@ -36,7 +36,7 @@ class Situation:
     space: Space  # the search space
     history: History  # the trials, the points being evaluated, and the direction of each objective
     iteration: int  # number of the proposal being asked, from 1
-    total: int | None = None  # imported and planned points in all; `None` if not known
+    total: int | None = None  # all points, with imported and withdrawn ones; `None` if not known
     description: str = ""  # the task in words
     # the earlier answer to this question that is sent back, if any
     complaint: Complaint | None = None
@@ -69,8 +69,8 @@ class Situation:
         object.__setattr__(self, "notes", tuple(map(clean, self.notes)))
 
     @property
-    def imported(self) -> int:
-        """Number of points that were imported."""
+    def unplanned(self) -> int:
+        """Number of points beside the plan: imported or withdrawn."""
         return sum(trial.unplanned for trial in self.history.trials)
 
     @property
@@ -78,7 +78,7 @@ class Situation:
         """The budgets of which a fifth or less is left, in words."""
         left: list[tuple[float, float, str]] = []
         if self.total is not None:
-            planned = self.total - self.imported
+            planned = self.total - self.unplanned
             left.append((self.total - self.iteration + 1, planned, "experiments"))
         if self.requests is not None:
             left.append((*self.requests, "requests"))
