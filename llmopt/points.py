@@ -61,14 +61,10 @@ def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...
     if broken := space.broken(values):
         texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
         raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
-    if space.candidates is not None and not space.candidates.loaded:
-        raise ParameterError(
-            f"{where}the point {short(params)} cannot be compared with the candidates, whose table "
-            "is not loaded. If an `llmopt ask` waits for its model, wait for its points; else mend "
-            "the table, or give it again, as candidates="
-        )
-    if space.candidates is not None and space.candidates.match(values) != values:
-        raise ParameterError(f"{where}{space.candidates.complaint(values)}")
+    if space.candidates is not None:
+        space.candidates.check_loaded(f"{where}the point {short(params)}")
+        if space.candidates.match(values) != values:
+            raise ParameterError(f"{where}{space.candidates.complaint(values)}")
     return values
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from llmopt.errors import SpaceError
+from llmopt.errors import ParameterError, SpaceError
 from llmopt.space.dimensions import Categorical, Float
 from llmopt.space.tables import (
     Columns,
@@ -148,6 +148,15 @@ class Candidates:
     def to_dict(self) -> dict[str, Any]:
         """Return size and digest as JSON; `stored` reads it."""
         return {"size": self.size, "digest": self.digest}
+
+    def check_loaded(self, what: str) -> None:
+        """Raise if the rows are not there, so that `what` cannot be compared with them."""
+        if not self.loaded:
+            raise ParameterError(
+                f"{what} cannot be compared with the candidates, whose table is not loaded. If an "
+                "`llmopt ask` waits for its model, wait for its points; else mend the table, or "
+                "give it again, as candidates="
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "size" not in vars(self):

@@ -60,6 +60,8 @@ class Fixed:
                 raise ParameterError(f"{given_as}: {did_you_mean(str(name), space.names)}")
         places = {space.place[name]: value for name, value in given.items()}
         fixed = cls(space, {i: space.dimensions[i].check(v) for i, v in places.items()}, words)
+        if space.candidates is not None:
+            space.candidates.check_loaded(str(fixed))
         _ = fixed.inside
         return fixed
 
