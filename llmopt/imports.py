@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -449,9 +449,18 @@ def doubt_of(
     return wrong or space.deviation(values, steps=not moved)
 
 
-def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
-    """Return notes that apply to all rows of a source."""
-    notes = []
+def notes_on(
+    source: OtherSearch, task: Mapping[str, Any] | None, space: Space, failed: Sequence[int]
+) -> tuple[str, ...]:
+    """Return notes on the rows of a source; trials `failed`, as they have feedback alone."""
+    notes, caller = [], CALLER.get()
+    if failed:
+        shown = ", ".join(str(caller.number(n)) for n in failed[:_SHOWN])
+        more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+        notes.append(
+            f"{len(failed)} taken as failed (no reward, but feedback): trial {shown}{more}. If it "
+            f"is only planned, withdraw it ({caller.trial('trial', failed[0])})"
+        )
     if source.task is not None and source.task != (task or {}):
         notes.append(
             f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "

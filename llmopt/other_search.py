@@ -44,6 +44,7 @@ class Row:
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
+    remarked: bool = False  # it failed, as its feedback stands there without a reward
     asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
     origin: str = ""  # see `Trial`
     revisions: Mapping[str, int] = field(default_factory=dict)
@@ -204,6 +205,7 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     state = str(cells.get("state", "complete")).strip().lower()
+    silent = "state" not in cells
     reward, trouble = _reward_of(row, cells, state, objectives)
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     origin, revisions = from_text(cells.get("origin")) or ("", {})
@@ -226,7 +228,8 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     point, withdrawn = prefixed if start else cells, state == "withdrawn" and not trouble
     asked = asked if isinstance(asked, Mapping) else None
     number = _as_number(reward)
-    return Row(point, number, words, trouble, blank, withdrawn, asked, origin, revisions)
+    failed = number is None and silent and "feedback" in words
+    return Row(point, number, words, trouble, blank, withdrawn, failed, asked, origin, revisions)
 
 
 def _reward_of(

@@ -477,7 +477,9 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 if one.replaces is None and self._take_from_queue(one.values):
                     unasked.append(self.space.labelled(one.values))
                 self._record(one, "imported")
-        notes = notes_on(other, self._options.task, self.space)
+        taken = (row for row, one in zip(other.rows, rows, strict=True) if one.outcome == "taken")
+        failed = [n for n, row in enumerate(taken, len(state.trials)) if row.remarked]
+        notes = notes_on(other, self._options.task, self.space, failed)
         if unasked:
             notes += (f"queued points that have a result now, and are not asked: {short(unasked)}",)
         return ImportReport(other.title, rows, notes)

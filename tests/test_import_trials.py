@@ -276,12 +276,15 @@ class TestTables:
         path, optimizer = tmp_path / "plan.csv", make()
         plan = "lr,layers,act,reward,feedback\n0.1,2,relu,3,\n0.2,2,relu,,\n0.3,2,relu,,spilled\n"
         path.write_text(plan)
-        assert str(optimizer.import_trials(path)).endswith(": 2 taken, 1 open (no reward yet)")
+        counts, failed = str(optimizer.import_trials(path)).splitlines()
+        assert counts.endswith(": 2 taken, 1 open (no reward yet)")
+        assert "1 taken as failed (no reward, but feedback): trial 1" in failed
+        assert "withdraw it (trial=1)" in failed
         path.write_text(plan.replace("0.2,2,relu,", "0.2,2,relu,57"))
         assert str(optimizer.import_trials(path)).endswith(": 2 known, 1 taken")
         assert [t.reward for t in optimizer.trials] == [3.0, None, 57.0]
         path.write_text("lr,layers,act,reward,state\n0.8,2,relu,,failed\n")
-        assert optimizer.import_trials(path).taken == 1
+        assert str(optimizer.import_trials(path)).endswith(": 1 taken")
         pair = make(direction={"a": "minimize", "b": "maximize"})
         path.write_text("lr,layers,act,a,b\n0.1,2,relu,1,\n0.2,2,relu,1,2\n")
         assert pair.import_trials(path).counts == {"open": 1, "taken": 1}
