@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -41,6 +41,7 @@ Outcome = Literal[
     "refused",
 ]
 _EXPORT = "export the trials (`llmopt status FILE --csv`, or `trials_dataframe()`)"
+_OPEN = " (no reward yet; if one failed, write failed in a column `state`)"
 _SHOWN = 20
 _REMARKS = ("remark", "note", "comment")  # columns that may hold feedback
 _OTHERS = (
@@ -82,7 +83,7 @@ class ImportReport:
         return {row.outcome for row in self.rows} - {"withdrawn", "open"} == {"refused"}
 
     def __str__(self) -> str:
-        out = {"withdrawn": " (not imported)", "open": " (no reward yet)"}
+        out = {"withdrawn": " (not imported)", "open": _OPEN}
         each = (f"{n} {outcome}{out.get(outcome, '')}" for outcome, n in self.counts.items())
         counts = ", ".join(each) or "none"
         told = [row for row in self.rows if row.reason]
@@ -282,8 +283,8 @@ class _Rows:
         there = self._there[self._space.key(one.values)]
         same = any(t.rewards == one.rewards or self._came_alone(t) for t in there)
         if there and (same or not row.origin):  # it may be no further trial
-            n, before = there[-1].number, there[-1].reward
-            again = f"{self._named(n)} has its point with reward {before}: this is another "
+            n, before = there[-1].number, _shown(there[-1].rewards)
+            again = f"{self._named(n)} has its point (reward: {before}): this is another "
             again += "measurement. If it corrects that trial, withdraw the new one, and tell it "
             again += f"with {CALLER.get().trial('replaces', n)}"
             doubt = "; ".join(filter(None, [doubt, again]))
@@ -449,18 +450,9 @@ def doubt_of(
     return wrong or space.deviation(values, steps=not moved)
 
 
-def notes_on(
-    source: OtherSearch, task: Mapping[str, Any] | None, space: Space, failed: Sequence[int]
-) -> tuple[str, ...]:
-    """Return notes on the rows of a source; trials `failed`, as they have feedback alone."""
-    notes, caller = [], CALLER.get()
-    if failed:
-        shown = ", ".join(str(caller.number(n)) for n in failed[:_SHOWN])
-        more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-        notes.append(
-            f"{len(failed)} taken as failed (no reward, but feedback): trial {shown}{more}. If it "
-            f"is only planned, withdraw it ({caller.trial('trial', failed[0])})"
-        )
+def notes_on(source: OtherSearch, task: Mapping[str, Any] | None, space: Space) -> tuple[str, ...]:
+    """Return notes that apply to all rows of a source."""
+    notes = []
     if source.task is not None and source.task != (task or {}):
         notes.append(
             f"their rewards are of another task ({short(source.task)}, here {short(task or {})}): "

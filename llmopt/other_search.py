@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from llmopt.errors import ParameterError, StorageError
+from llmopt.evaluations import expected_by_name
 from llmopt.from_optuna import (
     note_of,
     number_of,
@@ -44,7 +45,6 @@ class Row:
     trouble: str = ""  # why it is no trial, if it is none
     blank: frozenset[str] = frozenset()  # columns whose cell is missing in this row
     withdrawn: bool = False  # it never happened
-    remarked: bool = False  # it failed, as its feedback stands there without a reward
     asked: Mapping[str, Any] | None = None  # parameters of the point that it was instead of
     origin: str = ""  # see `Trial`
     revisions: Mapping[str, int] = field(default_factory=dict)
@@ -205,7 +205,6 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     row = {str(name): value for name, value in row.items()}
     cells = {name: value for name, value in row.items() if not _is_missing(value)}
     state = str(cells.get("state", "complete")).strip().lower()
-    silent = "state" not in cells
     reward, trouble = _reward_of(row, cells, state, objectives)
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
     origin, revisions = from_text(cells.get("origin")) or ("", {})
@@ -228,8 +227,7 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     point, withdrawn = prefixed if start else cells, state == "withdrawn" and not trouble
     asked = asked if isinstance(asked, Mapping) else None
     number = _as_number(reward)
-    failed = number is None and silent and "feedback" in words
-    return Row(point, number, words, trouble, blank, withdrawn, failed, asked, origin, revisions)
+    return Row(point, number, words, trouble, blank, withdrawn, asked, origin, revisions)
 
 
 def _reward_of(
@@ -245,13 +243,13 @@ def _reward_of(
         forms = [[f"reward_{n}" for n in names] for names in (objectives, range(len(objectives)))]
         forms += [list(objectives)] if objectives[0] != "0" else []
         columns = max(forms, key=lambda form: sum(name in row for name in form))
-    found = [cells.pop(name, None) for name in columns]
+    found = [_as_number(cells.pop(name, None)) for name in columns]
     empty = any(_is_empty(row.get(name)) for name in columns)
-    if empty and not {"state", "feedback"} & cells.keys():
+    if empty and "state" not in cells:
         reward = ""
     elif state == "complete" and not any(value is None for value in found):
-        reward = found[0] if len(found) == 1 else tuple(map(_as_number, found))
-    texts = [r for r in map(_as_number, found) if reward and isinstance(r, str)]
+        reward = found[0] if len(found) == 1 else tuple(found)
+    texts = [value for value in found if reward and isinstance(value, str)]
     if texts:
         trouble = (
             f"reward={short(texts[0])}: expected a number, not a text{written(texts[0])}; if the "
@@ -260,10 +258,11 @@ def _reward_of(
         )
     if named and not by_name and objectives[0] not in ("0", "reward"):
         trouble = f"got columns {objectives[0]!r} and 'reward': keep one of them"
-    numbers = [n for n in map(_as_number, found) if not (_is_missing(n) or isinstance(n, str))]
+    given = {name: n for name, n in zip(columns, found, strict=True) if not _is_missing(n)}
+    numbers = [n for n in given.values() if not isinstance(n, str)]
     says = {"complete": empty, "pruned": False}  # a pruned trial has what it reported last
-    if "state" in cells and says.get(state, len(numbers) == len(found)):
-        one = short(numbers[0]) if numbers and not empty else "empty"
+    if "state" in cells and says.get(state, bool(numbers)):
+        one = short(numbers[0]) if numbers else "empty"
         trouble = f"its state is {state}, and its reward {one}: change one of them"
     if state not in _STATES:
         trouble = f"its state is {short(cells['state'])}: expected one of {', '.join(_STATES)}"
@@ -274,6 +273,8 @@ def _reward_of(
         if len(missing) < len(columns):
             there = next(name for name in columns if name in row)
             trouble = f"there is a column {there!r}, and none for {missing[0]!r}: add it"
+    elif state == "complete" and given and len(given) < len(columns):
+        trouble = expected_by_name(given, columns)
     return reward, trouble
 
 

@@ -442,10 +442,10 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 `trials_dataframe`), ``reward`` (or ``reward_0``, ...), and optionally
                 ``feedback``, ``stderr``, ``constraint_violation`` (as `tell` takes it) and
                 ``parts_NAME`` for each part. An objective's own name can replace ``reward``. A row
-                with none of the reward columns is refused. One of a file or a DataFrame with an
-                empty reward has failed if its ``state`` says so, or its ``feedback`` why; else it
-                is skipped as not yet measured. In a list, a reward of ``None`` or NaN has failed,
-                as in `tell`. One with a text in ``instead_of`` may lie beyond bounds; as JSON
+                without a reward column, or with some of several rewards, is refused. One of a file
+                or a DataFrame with an empty reward is skipped as not yet measured, unless its
+                ``state`` is ``failed``. In a list, a reward of ``None`` or NaN has failed, as in
+                `tell`. One with a text in ``instead_of`` may lie beyond bounds; as JSON
                 it is the point that was asked for.
 
         Returns:
@@ -477,9 +477,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 if one.replaces is None and self._take_from_queue(one.values):
                     unasked.append(self.space.labelled(one.values))
                 self._record(one, "imported")
-        taken = (row for row, one in zip(other.rows, rows, strict=True) if one.outcome == "taken")
-        failed = [n for n, row in enumerate(taken, len(state.trials)) if row.remarked]
-        notes = notes_on(other, self._options.task, self.space, failed)
+        notes = notes_on(other, self._options.task, self.space)
         if unasked:
             notes += (f"queued points that have a result now, and are not asked: {short(unasked)}",)
         return ImportReport(other.title, rows, notes)

@@ -47,8 +47,10 @@ def table():
 
 
 def as_csv(path):
-    rows = [",".join(["params_lr", "params_layers", "params_act", "reward", "feedback"])]
-    rows += [f"{p['lr']},{p['layers']},{p['act']},{'' if r is None else r},seen" for p, r in POINTS]
+    rows = ["params_lr,params_layers,params_act,reward,state,feedback"]
+    for point, reward in POINTS:
+        outcome = ",failed" if reward is None else f"{reward},complete"
+        rows.append(f"{point['lr']},{point['layers']},{point['act']},{outcome},seen")
     path.write_text("\n".join(rows) + "\n")
     return path
 
@@ -274,32 +276,44 @@ def test_the_shell_takes_them(tmp_path, capsys):
 class TestTables:
     def test_a_row_with_an_empty_reward_is_taken_once_it_is_measured(self, tmp_path):
         path, optimizer = tmp_path / "plan.csv", make()
-        plan = "lr,layers,act,reward,feedback\n0.1,2,relu,3,\n0.2,2,relu,,\n0.3,2,relu,,spilled\n"
+        plan = "lr,layers,act,reward,feedback\n0.1,2,relu,3,\n0.2,2,relu,,NMR pending\n"
         path.write_text(plan)
-        counts, failed = str(optimizer.import_trials(path)).splitlines()
-        assert counts.endswith(": 2 taken, 1 open (no reward yet)")
-        assert "1 taken as failed (no reward, but feedback): trial 1" in failed
-        assert "withdraw it (trial=1)" in failed
+        report = str(optimizer.import_trials(path))
+        assert ": 1 taken, 1 open (no reward yet; if one failed, write failed in a" in report
         path.write_text(plan.replace("0.2,2,relu,", "0.2,2,relu,57"))
-        assert str(optimizer.import_trials(path)).endswith(": 2 known, 1 taken")
-        assert [t.reward for t in optimizer.trials] == [3.0, None, 57.0]
+        assert str(optimizer.import_trials(path)).endswith(": 1 known, 1 taken")
+        assert [t.reward for t in optimizer.trials] == [3.0, 57.0]
         path.write_text("lr,layers,act,reward,state\n0.8,2,relu,,failed\n")
-        assert str(optimizer.import_trials(path)).endswith(": 1 taken")
-        pair = make(direction={"a": "minimize", "b": "maximize"})
-        path.write_text("lr,layers,act,a,b\n0.1,2,relu,1,\n0.2,2,relu,1,2\n")
-        assert pair.import_trials(path).counts == {"open": 1, "taken": 1}
+        assert optimizer.import_trials(path).taken == 1
+
+    def test_a_row_with_some_of_its_rewards_is_refused(self, tmp_path):
+        pandas = pytest.importorskip("pandas")
+        path = tmp_path / "plan.csv"
+        rows = [{**POINTS[0][0], "lr": 0.1, "a": 1, "b": float("nan"), "feedback": "no b yet"}]
+        rows += [{**rows[0], "lr": 0.2, "b": 2}, {**rows[0], "lr": 0.3, "state": "failed"}]
+        frame = pandas.DataFrame(rows)
+        frame.to_csv(path, index=False)
+        for source in (path, frame, rows):
+            pair = make(direction={"a": "minimize", "b": "maximize"})
+            report = pair.import_trials(source)
+            assert report.counts == {"refused": 2, "taken": 1}
+            assert "each objective: 'a', 'b'; missing: 'b'" in report.rows[0].reason
+            assert "its state is failed, and its reward 1" in report.rows[2].reason
+        path.write_text("lr,layers,act,a,b\n0.1,2,relu,,\n")
+        assert pair.import_trials(path).counts == {"open": 1}
 
     def test_an_empty_cell_of_a_frame_is_that_of_a_file(self, tmp_path, caplog):
         pandas = pytest.importorskip("pandas")
         path, nan = tmp_path / "plan.csv", float("nan")
         rows = [{**POINTS[0][0], "lr": n / 10, "reward": nan} for n in range(1, 5)]
         frame = pandas.DataFrame(rows).assign(state=[None, "failed", "complete", None])
-        frame = frame.assign(feedback=[None, None, "", "spilled"])
+        frame = frame.assign(feedback=[None, None, "", "pending"])
         frame.to_csv(path, index=False)
         for source in (path, frame, frame.convert_dtypes()):
             optimizer = make(import_trials=source)
-            assert [t.params["lr"] for t in optimizer.trials] == [0.2, 0.4]
-            assert "1 open (no reward yet), 2 taken, 1 refused" in caplog.text
+            assert [t.params["lr"] for t in optimizer.trials] == [0.2]
+            assert "2 open (no reward yet; " in caplog.text
+            assert "1 taken, 1 refused" in caplog.text
             assert "its state is complete, and its reward empty" in caplog.text
             caplog.clear()
         assert make().import_trials(rows).taken == 4  # as `tell` reads NaN
@@ -494,7 +508,7 @@ def test_a_row_that_may_correct_a_trial_is_doubted():
     optimizer.import_trials(table())
     report = optimizer.import_trials([{**POINTS[0][0], "reward": 2.5}])
     assert report.counts == {"taken": 1}
-    assert "trial 0 has its point with reward 3.0: this is another measurement" in str(report)
+    assert "trial 0 has its point (reward: 3.0): this is another measurement" in str(report)
     assert "withdraw the new one, and tell it with replaces=0" in str(report)
 
 
@@ -720,7 +734,7 @@ def test_a_trial_of_this_search_is_no_copy(tmp_path):
     optimizer.tell(*POINTS[0])
     report = optimizer.import_trials(path)
     assert report.counts == {"taken": 3}
-    assert "row 1 taken: trial 0 has its point with reward 3.0: this is another" in str(report)
+    assert "row 1 taken: trial 0 has its point (reward: 3.0): this is another" in str(report)
     with make(storage=path) as source:
         source.withdraw(trial=0)
     assert optimizer.import_trials(path).counts == {"known": 2, "withdrawn here": 1}
