@@ -39,7 +39,7 @@ from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.caller import CALLER
 from llmopt.util.files import stamp_of
-from llmopt.util.text import clean, cut, short
+from llmopt.util.text import clean, counted, cut, short
 from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
@@ -196,8 +196,8 @@ class Asks(Results[Params]):
         self.check_ready()  # before the first warm-up point is evaluated
         if self._callbacks is not None and self._callbacks.stopped is not None:
             raise self._callbacks.stopped
-        for text in self.waits():  # before the model is waited for
-            warn_user(text)
+        for text in self.notices(n):  # before the model is waited for
+            warn_user(text, UserWarning)
         stamp = stamp_of(self._options.candidates)
         try:
             with self._ask_lock:
@@ -257,15 +257,27 @@ class Asks(Results[Params]):
             if self.obstacle(p) or (fixed is not None and not fixed.keeps(p.values))
         ]
 
-    def waits(self) -> list[str]:
-        """Say which queued points `ask` passes over, and why."""
+    def notices(self, n: int) -> list[str]:
+        """Say which queued points an ask for `n` points passes over, and if no plan has so many."""
         ways = ["add its row"] * (self.space.candidates is not None)
         ways += ["lift the limit"] * bool(self.space.limits)
-        return [
+        texts = [
             f"a queued point waits: {why}. Withdraw it, or {' or '.join(ways)}"
             for why in map(self.obstacle, self.queued_proposals)
             if why
         ]
+        made = self._planned + len(self.pending_proposals)
+        if self.total is not None and n > (left := max(0, self.total - made)):
+            texts.append(
+                f"asked for {counted(n, 'point')}, and {left} of the planned {self.total} are "
+                "left: raise `total` if you plan more"
+            )
+        return texts
+
+    @property
+    def _planned(self) -> int:
+        """Number of evaluations that count as planned."""
+        return sum(not trial.unplanned for trial in self._journal.state.trials)
 
     def obstacle(self, point: Proposal | Fixed) -> str:
         """Say that a queued point is not allowed, after the space has changed; else nothing."""
@@ -662,7 +674,6 @@ class Asks(Results[Params]):
             self.limits.check(self.usage, 0.0 if self._model.local else None)
         except BudgetExceededError as error:
             return str(error)
-        made = sum(not trial.unplanned for trial in self._journal.state.trials)
-        if self.total is not None and made >= self.total:
+        if self.total is not None and self._planned >= self.total:
             return f"all {self.total} planned evaluations were made"
-        return f"{_CLOSED} after {made} evaluations"
+        return f"{_CLOSED} after {self._planned} evaluations"

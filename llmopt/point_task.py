@@ -250,16 +250,18 @@ class PointTask:
         left, cap = round.requests, options.max_requests
         waiting = tuple([p.values for p in round.proposals])
         known = replace(self.known, pending=self.known.pending + waiting)
+        made, total = len(known.trials) + len(known.pending), options.total
+        total = None if total is None or total <= made else total  # a plan may be exceeded
         situation = Situation.after(
             known,
             self.space,
             asking.facts,
-            total=options.total,
+            total=total,
             description=options.description,
             complaint=round.complaint,
             seed=round.seed,
             notes=(
-                *self._hints(round.missing, points),
+                *self._hints(round.missing, points, total),
                 *[_ONE] * (points == 1 < usual),
                 *left_out(round.proposals),
             ),
@@ -288,12 +290,12 @@ class PointTask:
         request = replace(question.request, seed=round.seed)
         return replace(question, request=request)
 
-    def _hints(self, wanted: int, points: int) -> tuple[str, ...]:
+    def _hints(self, wanted: int, points: int, total: int | None) -> tuple[str, ...]:
         self._left = () if self.asking.options.noisy else untried(self._inside, self.seen)
         hints = self._notes
         imported = sum(trial.imported for trial in self.known.trials)
-        if imported and self.options.total is not None:
-            hints += (f"{imported} of the {self.options.total} points were imported.",)
+        if imported and total is not None:
+            hints += (f"{imported} of the {total} points were imported.",)
         if self._left:
             hints += (list_of(self.space, self._left),)
         if wanted > 1 and points > 1:

@@ -440,7 +440,7 @@ class TestOtherTable:
             optimizer.enqueue({"ligand": "PPh3"})
         kept = [row for row in ROWS if row["ligand"] != "XPhos"]
         with self.resumed(path, kept, start={"now": POINTS[1]}) as optimizer:
-            with pytest.warns(FallbackWarning, match="a queued point waits") as said:
+            with pytest.warns(UserWarning, match="a queued point waits") as said:
                 points = optimizer.ask(2)
             assert points[0]["ligand"] == "PPh3"  # completed, though another one waits
             assert points[1]["ligand"] != "XPhos"
@@ -454,7 +454,7 @@ class TestOtherTable:
             with pytest.raises(ParameterError, match="no candidate has"):
                 optimizer.ask(fixed={"ligand": "XPhos"})
             optimizer.withdraw({"ligand": "XPhos", "T": 45})
-            with pytest.warns(FallbackWarning, match="a queued point waits"):
+            with pytest.warns(UserWarning, match="a queued point waits"):
                 optimizer.ask()
             assert LLMOptimizer.load(path).queued == [POINTS[1], gone]
         with self.resumed(path, ROWS, start={"now": POINTS[1]}) as optimizer:
@@ -468,7 +468,7 @@ class TestOtherTable:
             assert optimizer.ask() == asked
         kept = [row for row, point in zip(ROWS, POINTS, strict=True) if point != gone]
         with self.resumed(path, kept, client, prompt="words", **options) as optimizer:
-            with pytest.warns(FallbackWarning, match="a queued point waits"):
+            with pytest.warns(UserWarning, match="a queued point waits"):
                 assert optimizer.ask() == new
         prompt = str(client.requests[0].messages)
         assert ("Being measured now" in prompt, optimizer.queued) == (True, [gone])

@@ -391,7 +391,7 @@ class TestOtherLimits:
             optimizer.enqueue(whole)
             optimizer.enqueue(part)
         with self.made(path, ["a <= 2"], warmup=9) as optimizer:
-            with pytest.warns(FallbackWarning, match="a queued point waits") as said:
+            with pytest.warns(UserWarning, match="a queued point waits") as said:
                 assert optimizer.ask()["a"] < 3
             texts = [str(warning.message) for warning in said]
             assert "u'} breaks a <= 2. Withdraw it, or lift the limit" in texts[0]

@@ -492,6 +492,21 @@ def test_the_prompt_counts_a_repeated_point_of_a_noisy_search_once(own):
     assert planned == [("#1", "5"), ("#2", "5"), ("#2", "4"), ("#2", "3"), ("#3", "3")]
 
 
+def test_a_plan_may_be_exceeded_with_a_warning_and_no_prompt_counts_beyond_it():
+    client = ScriptedClient([f"Hypothesis: h\nProposal: x: {n}, k: 3" for n in (-1, 0, 1, 2)])
+    made = {"warmup": 0, "prompt": "words", "total": 2, "points": 1}
+    rows = [{"x": 3, "k": 3, "reward": 1.0}]
+    with LLMOptimizer(LINE, client, direction="minimize", import_trials=rows, **made) as search:
+        with pytest.warns(UserWarning, match="asked for 3 points, and 2 of the planned 2 are left"):
+            search.ask(3)
+        with pytest.warns(UserWarning, match="for 1 point, and 0 of the planned 2 are left: raise"):
+            search.ask()
+    texts = [request.messages[-1].content for request in client.requests]
+    counts = re.findall(r"You propose ([^.]*)\.", "\n".join(texts))
+    assert counts == ["#2 of at most 3", "#3 of at most 3", "#4", "#5"]
+    assert ["1 of the 3 points" in text for text in texts] == [True, True, False, False]
+
+
 def test_finalists_are_measured_where_the_model_ends_a_noisy_search():
     made = {"warmup": 0, "prompt": "words", "noisy": True}
     f = Noisy()

@@ -305,7 +305,7 @@ class SearchFolder:
         self, optimizer: LLMOptimizer[Any], n: int, fixed: dict[str, Any] | None
     ) -> dict[str, Any]:
         try:
-            waits = optimizer.waits()
+            notices = optimizer.notices(n)
             proposals, warned = optimizer.ask_proposals(n, fixed)
         except _Unanswered as waiting:
             messages = [{"role": m.role, "content": m.content} for m in waiting.request.messages]
@@ -324,7 +324,7 @@ class SearchFolder:
             return {"points": [], "next": f"nothing: {end}"}
         found: dict[str, Any] = {"points": [of_proposal(optimizer, p) for p in proposals]}
         found["next"] = "evaluate them, and tell() what each scored"
-        return found | ({"warning": " ".join([*waits, *warned])} if waits or warned else {})
+        return found | ({"warning": " ".join([*notices, *warned])} if notices or warned else {})
 
     def tell(
         self,
