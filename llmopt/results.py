@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from llmopt.other_search import read_source
 from llmopt.prompt import Prompt
 from llmopt.record import Record
 from llmopt.state import State
+from llmopt.util.arguments import whole_number
 from llmopt.util.caller import CALLER
 from llmopt.util.closing import Closing
 from llmopt.util.text import clean, short
@@ -101,13 +103,14 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 parameter could not be set exactly. It is no longer pending, and the model's reasons
                 for it belong to this trial.
             replaces: Number from 0 (`Trial.number`) of a trial whose result was wrong, or was
-                re-evaluated: it gets this point, unless that of another trial, and this reward in
-                place of its own. If this point is pending, the trial is its result now, and the
-                point that it was recorded for is pending again; else it keeps who proposed it. It
-                keeps, as far as they are not given again, `feedback` (unless it had failed), each
-                of `parts`, `constraint_violation`, `data` and `seed`; beside an equal reward also
-                `stderr` and `samples`. ``None`` is no reward here: give NaN if the evaluation
-                failed. Prompts, `best` and reports follow.
+                re-evaluated: it gets this point and this reward in place of its own. The point
+                may not be that of another trial, unless points may be repeated and the reward is
+                equal. If this point is pending, the trial is its result now, and the point that it
+                was recorded for is pending again; else it keeps who proposed it. It keeps, as far
+                as they are not given again, rewards of other names, `feedback` (unless it had
+                failed; ``""`` removes it), each of `parts`, `constraint_violation`, `data` and
+                `seed`; beside an equal reward also `stderr` and `samples`. ``None`` is no reward
+                here: give NaN if the evaluation failed. Prompts, `best` and reports follow.
 
         Returns:
             The recorded trial.
@@ -118,8 +121,8 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 `instead_of` is not pending, or `params` beside it is; there is no trial
                 `replaces`, or another trial has the point.
             RewardError: The reward is not a number, or not one for each objective;
-                `constraint_violation` or `stderr` is negative or not finite; or the trial has no
-                part that is to be removed.
+                `constraint_violation` or `stderr` is negative or not finite; or a correction
+                changes nothing, or removes a part that the trial does not have.
             DataError: An entry of `data` has an unsupported type, or the data are too large.
             StorageError: The storage file could not be written. Nothing was recorded.
         """
@@ -144,6 +147,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 f"reward=None with replaces={replaces}: give the reward, {before.reward} if it was "
                 "right, or NaN if the evaluation failed"
             )
+        self.check_change(result)
         return self.tell_as(result)
 
     def tell_failure(self, params: Any, reason: str | BaseException = "") -> Trial[Params]:
@@ -173,7 +177,12 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         words = {name: value for name, value in words.items() if value is not None}
         if isinstance(reward, Evaluation):
             reward, words = reward.value, reward.told_with(words)
+        before, state = self._replaced(words.get("replaces")), self._journal.state
         if isinstance(reward, Mapping) and self.metrics:
+            had = before and (before.was or before).rewards
+            others = zip(self.metrics, had or (), strict=False)
+            named = set(map(objective_name, reward))
+            reward = {**{n: one for n, one in others if n not in named}, **reward}
             if expected := expected_by_name(reward, self.metrics):
                 raise RewardError(f"reward={short(reward)}: {expected}")
             given = {objective_name(name): value for name, value in reward.items()}
@@ -186,17 +195,8 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             self.space, count, params, reward, direction=first, names=names, **words
         )
         result = replace(result, asked=asked)
-        state = self._journal.state
         if result.instead_of is not None:
             _check_place(state, result, words["instead_of"])
-        if result.replaces is not None and result.replaces >= len(state.trials):
-            raise ParameterError(
-                f"replaces={result.replaces}: got {len(state.trials)} trials, numbered from 0; "
-                "expected the number of the trial whose result was wrong"
-            )
-        before, key = None, self.space.key
-        if result.replaces is not None:
-            before = state.trials[result.replaces]
         if before is None or before.values != result.values:
             refuse_far(self.space, result.values)
         if before is None:
@@ -207,18 +207,49 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
                 f"{caller.trial('replaces', before.number)}: {here} was withdrawn, and the point "
                 f"given is pending: record its result without {caller.argument('replaces')}"
             )
+        key = self.space.key
         same = [t.number for t in state.trials if key(t.values) == key(result.values)]
-        same = [] if asked and settled else same  # the name says which evaluation it is
+        moved = self.may_repeat and result.rewards == before.rewards  # the point alone was wrong
+        if moved or (asked and settled):  # the name says which evaluation it is
+            same = []
         if same and before.number not in same and before.state != "withdrawn":
-            remedy = " or ".join(caller.trial("replaces", n) for n in same)
+            remedy = "give " + " or ".join(caller.trial("replaces", n) for n in same)
             raise ParameterError(
                 f"{caller.trial('replaces', before.number)}: {here} is {short(before.params)} with "
                 f"reward {before.reward}, and the point given, "
                 f"{short(self.space.labelled(result.values))}, is that of "
-                f"{' or '.join(map(self.named, same))}: give {remedy}. If {here} was mistyped, "
-                "withdraw it first"
+                f"{' or '.join(map(self.named, same))}: if {here} was measured there, withdraw "
+                f"it, and record it anew; if {here} is right, {remedy}"
             )
         return self._corrected(result, before.was or before, words)
+
+    def _replaced(self, number: Any) -> Trial[Any] | None:
+        """Return the trial that a result replaces, if any."""
+        trials = self._journal.state.trials
+        if number is None:
+            return None
+        if (index := whole_number("replaces", number, 0)) >= len(trials):
+            raise ParameterError(
+                f"replaces={number}: got {len(trials)} trials, numbered from 0; expected the "
+                "number of the trial whose result was wrong"
+            )
+        return trials[index]
+
+    def check_change(self, result: Result) -> None:
+        """Raise if a result corrects a trial, and changes nothing."""
+        if result.replaces is None:
+            return
+        trial = self._journal.state.trials[result.replaces]
+        names = ("values", "rewards", "stderr", "samples", "seed", "parts", "data")
+        same = all(getattr(result, name) == getattr(trial, name) for name in names)
+        same &= clean(result.feedback) == trial.feedback and not self._settled(result)
+        same &= math.isclose(result.violation, trial.constraint_violation)
+        if same and trial.state != "withdrawn":
+            raise RewardError(
+                f"{CALLER.get().trial('replaces', trial.number)} changes nothing in "
+                f"{self.named(trial.number)}: give what was wrong: the point, reward, failed, "
+                "feedback or parts"
+            )
 
     def _corrected(self, result: Result, before: Trial[Any], given: Mapping[str, Any]) -> Result:
         """Return a corrected result with what the trial had, as far as it is not `given`."""
@@ -227,7 +258,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         if own == before.seed and self._settled(result):  # the other point has its own
             del kept["seed"]
         kept["constraint_violation"] = before.measured_violation
-        if result.rewards == before.rewards:
+        if (result.rewards or ())[:1] == (before.rewards or ())[:1]:
             kept |= {"stderr": before.stderr, "samples": before.samples}
         if before.rewards is not None and not result.feedback:
             kept["feedback"] = before.feedback

@@ -207,7 +207,7 @@ MISTAKES: dict[str, dict[str, Callable[[], Any]]] = {
         "a correction of no trial": lambda: make().tell(POINT, 1.0, replaces=3),
         "a correction of another trial": lambda: twice(0.75).tell(POINT, 1.0, replaces=2),
         "a point in place of one never asked": lambda: make().tell(POINT, 1.0, instead_of=POINT),
-        "both at once": lambda: make().tell(POINT, 1.0, instead_of=POINT, replaces=0),
+        "both at once": lambda: twice(0.75).tell(POINT, 1.0, instead_of=POINT, replaces=0),
         "an unknown name of a fixed value": lambda: make().ask(fixed={"lrr": 0.5}),
         "a fixed value out of range": lambda: make().ask(fixed={"lr": 4.2}),
         "fixed values that break a constraint": lambda: make(constraints="10 * lr + k <= 3").ask(

@@ -360,6 +360,6 @@ def test_the_shell_says_what_to_write(tmp_path, monkeypatch, capsys):
     assert "write 7.5" in refused("ask", "--fixed", "t=7,5")
     (tmp_path / "t.csv").write_text('t,c,reward\n"7,5",a,1\n')
     assert "write 7.5" in refused("tell", "--import", "t.csv")
-    assert "--replaces 1 alone changes nothing: give what was" in refused("tell", "--replaces", "1")
+    assert "--replaces 1 changes nothing in trial 1: give" in refused("tell", "--replaces", "1")
     assert main(["withdraw", "s.toml", "--trial", "1"]) == 0
     assert main(["tell", "s.toml", "--replaces", "1"]) == 0

@@ -493,13 +493,13 @@ def test_a_correction_follows_its_trial_to_the_search_that_imported_it(tmp_path)
 
 def test_an_import_does_not_undo_a_correction_made_here(tmp_path):
     path, optimizer = stored(tmp_path / "old.jsonl"), make()
-    for source in (path, table()):
-        optimizer.import_trials(path)
-        optimizer.tell(POINTS[0][0], 2.5, replaces=0)
+    optimizer.import_trials(path)
+    for source, second in ((path, 7.0), (table(), 8.0)):
+        optimizer.tell(POINTS[0][0], second - 4.5, replaces=0)
         report = optimizer.import_trials(source)
         assert report.counts == {"known": 3}
         assert "row 1 known: it is trial 0, which was corrected" in str(report)
-        optimizer.tell(POINTS[1][0], 7.0, replaces=1)
+        optimizer.tell(POINTS[1][0], second, replaces=1)
         assert optimizer.import_trials(source).counts == {"known": 3}
 
 

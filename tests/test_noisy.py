@@ -116,7 +116,10 @@ def test_a_repeated_point_names_its_measurements(caplog):
     assert (best["number"], best["measurements"], best["reward"]) == (3, [3, 4], 8.5)
     place = optimizer.history.best.number  # as prompts count
     with pytest.raises(ParameterError, match=r"is that of trial 2 \(#2\) or trial 3 \(#2\)"):
-        optimizer.tell(optimizer.best.params, 7.0, replaces=place)
+        optimizer.tell(optimizer.best.params, 7.0, replaces=place)  # a mistaken number, perhaps
+    optimizer.tell({"x": 0.5}, 1.2, replaces=place)
+    assert optimizer.best.measurements == (1, 2, 3)
+    optimizer.tell({"x": 0.1}, 1.2, replaces=place)
     optimizer.tell(optimizer.best.params, 7.0, replaces=optimizer.best.number)
     assert [t.reward for t in optimizer.trials] == [1.0, 1.2, 7.0, 9.0]
     text = page(optimizer)

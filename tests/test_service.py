@@ -15,7 +15,7 @@ import pytest
 
 from llmopt import Categorical, Float, Int, LLMOptimizer, ScriptedClient, SpaceError
 from llmopt.cli import main
-from llmopt.errors import LLMOptError
+from llmopt.errors import LLMOptError, RewardError
 from llmopt.service.description import read_description, read_space
 from llmopt.service.search_file import open_file
 
@@ -482,6 +482,50 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
         trial = search.trials[0]
         trial = search.tell(trial.params, 7, replaces=0, parts={"ee": None, "side": None})
         assert trial.parts == {"yield": 60}
+
+
+def test_a_correction_of_one_objective_keeps_the_others(tmp_path, capsys):
+    direction = {"yield": "maximize", "cost": "minimize"}
+    file = write(tmp_path, model="network", direction=direction)
+    first = {"params": {"x": 1, "k": 2}, "reward": {"yield": 60, "cost": 5}, "stderr": 2}
+    run(capsys, "tell", file, json.dumps(first))
+    for correction in (
+        ["--replaces", "1", "--reward", '{"cost": 4}'],
+        ['{"replaces": 1, "cost": 3}'],
+    ):
+        (right,) = run(capsys, "tell", file, *correction)
+    assert (right["reward"], right["stderr"]) == ({"yield": 60, "cost": 3}, 2)
+    said = run(capsys, "tell", file, "--replaces", "1", "--reward", '{"csot": 4}', status=2)
+    assert "unknown: 'csot'" in said
+    with open_file(file, asks=False) as search:
+        trial = search.tell(search.trials[0].params, {"yield": 61}, replaces=0)
+        assert trial.rewards == (61, 3)
+        search.tell_failure({"x": 3, "k": 2}, "broke")
+    said = run(capsys, "tell", file, "--replaces", "2", "--reward", '{"cost": 4}', status=2)
+    assert "missing: 'yield'" in said
+
+
+def test_a_correction_removes_feedback_or_says_that_it_changes_nothing(tmp_path, capsys):
+    file = write(tmp_path, model="network")
+    words = ("--reward", "7", "--part", "ee=9")
+    for text in ('{"feedback": null, "replaces": 1}', '{"feedback": "", "replaces": 1}'):
+        words = (*words, "--feedback", "brown")
+        run(capsys, "tell", file, '{"x": 1, "k": 2}', *words)
+        (right,) = run(capsys, "tell", file, text)
+        assert (right["reward"], "feedback" in right) == (7, False)
+        same = (text, '{"replaces": 1, "reward": 7}', '{"replaces": 1, "params": {"k": 2}}')
+        for again in (*same, '{"replaces": 1, "parts": {"ee": 9}}', '{"replaces": 1}'):
+            said = run(capsys, "tell", file, again, status=2)
+            assert "--replaces 1 changes nothing in trial 1: give what was wrong" in said
+        words = ("--replaces", "1")
+    run(capsys, "tell", file, "--replaces", "1", "--failed", "broke")
+    failed = open_file(file, reads=True).trials[0]
+    said = run(capsys, "tell", file, "--replaces", "1", "--failed", "broke", status=2)
+    assert "changes nothing" in said
+    with open_file(file, asks=False) as search:
+        with pytest.raises(RewardError, match="replaces=0 changes nothing"):
+            search.tell({"x": 1, "k": 2}, None, feedback="broke", replaces=0)
+        assert search.trials[0] == failed
 
 
 def test_one_pending_point_does_not_take_the_place_of_another(tmp_path, capsys):

@@ -405,6 +405,8 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         if key not in ("params", "reward", "failed", "source", "explanation", *known):
             raise LLMOptError(f"unknown key {key!r}: expected reward, failed, {', '.join(known)}")
     _check_failed(told)
+    if "replaces" in told and told.get("feedback", "") is None:
+        told = {**told, "feedback": ""}  # a correction removes it
     others = {k: told[k] for k in known if told.get(k) is not None}
     place, named = told.get("instead_of"), told.get("params")
     params = _completed(optimizer, point_named(optimizer, named or {}), others)
@@ -422,7 +424,9 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if isinstance(others.get("data"), str):  # a file
         others["data"] = read_data_file(others["data"])
     result = optimizer.read_result(params, told.get("reward"), asked=asked, **others)
-    return replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+    result = replace(result, feedback=str(told["failed"] or "")) if "failed" in told else result
+    optimizer.check_change(result)
+    return result
 
 
 def _check_open(optimizer: LLMOptimizer[Any], trial: Trial[Any], others: Mapping[str, Any]) -> None:
@@ -442,11 +446,6 @@ def _check_open(optimizer: LLMOptimizer[Any], trial: Trial[Any], others: Mapping
 
 def _with_outcome(told: Any, others: Mapping[str, Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a correction with the outcome of its trial, which was right."""
-    if not told.get("params") and others.keys() == {"replaces"} and trial.was is None:
-        raise LLMOptError(
-            f"{CALLER.get().trial('replaces', trial.number)} alone changes nothing: give what was "
-            "wrong: the point, reward, failed, feedback or parts"
-        )
     before = trial.was or trial
     failed = {"failed": others.get("feedback", before.feedback)} if before.reward is None else {}
     return {**told, "reward": before.reward, **failed}
