@@ -361,9 +361,8 @@ class PointTask:
         return point, True
 
     def _check_constraints(self, values: tuple[Value, ...], text: str) -> None:
-        if broken := self._inside.broken(values):
-            amounts = ", ".join(f"{limit} (by {amount:.3g})" for limit, amount in broken.items())
-            raise Unusable("constraint", f"this point breaks {amounts}", text)
+        if broken := self._inside.breach(values):
+            raise Unusable("constraint", f"this point breaks {broken}", text)
         if self.asking.refusal is not None and (why := self.asking.refusal(values)):
             raise Unusable("constraint", why, text)
 

@@ -58,9 +58,8 @@ def point_to_ask(space: Space, params: Any, where: str = "") -> tuple[Value, ...
         values = space.flatten(params)
     except ParameterError as error:
         raise ParameterError(f"{where}{error}") from error
-    if broken := space.broken(values):
-        texts = ", ".join(f"{text} (by {amount:.3g})" for text, amount in broken.items())
-        raise ParameterError(f"{where}the point {short(params)} breaks {texts}")
+    if broken := space.breach(values):
+        raise ParameterError(f"{where}the point {short(params)} breaks {broken}")
     if space.candidates is not None:
         space.candidates.check_loaded(f"{where}the point {short(params)}")
         if space.candidates.match(values) != values:

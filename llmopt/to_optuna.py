@@ -117,6 +117,7 @@ def trials_of(
             instead_of=trial.instead_of and _params(space, trial.instead_of),
             measurements=_measurements(trial, recorded),
             violation=trial.measured_violation if limited else None,
+            violated=space.violation(trial) or None,
             origin=as_text(trial.origin, trial.revisions),
             deviation=space.deviation(trial.values) or None,
             imported=sum(one.kind == "imported" for one in measured or [trial]) or None,

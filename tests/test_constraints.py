@@ -79,6 +79,8 @@ class TestText:
         ("text", "said"),
         [
             ("x", "linear inequality"),
+            ("x <= 4 if y == 1", "Exclude a combination of values with `forbidden`"),
+            ("x <= 4 or y <= 1", "Exclude a combination of values with `forbidden`"),
             ("x != 1", "only <=, <, >=, > and == can be used"),
             ("x * y <= 1", r"`x \* y` is not linear"),
             ("1 <= 2", "names no parameter"),
@@ -384,6 +386,22 @@ class TestOtherLimits:
         other.import_trials(path)
         totals = [t.constraint_violation for t in other.trials]
         assert totals == pytest.approx([1.0, 1.0, 0.0, 1.3])
+
+    @pytest.mark.parametrize("prompt", ["words", "props"])
+    def test_a_forbidden_combination_has_no_amount(self, prompt):
+        limits = {"constraints": ["a <= 2"], "forbidden": [{"a": {">": 1}, "kind": "v"}]}
+        client = ScriptedClient(["Start from: #1\nProposal: a: 1, kind: u"])
+        optimizer = LLMOptimizer(Space(self.SPACE, **limits), client, prompt, warmup=1)
+        never = "never a > 1 and kind = v together"
+        for a, broken in ((2, never), (3, rf"a <= 2 \(by 1\), {never}")):
+            with pytest.raises(ParameterError, match=f"breaks {broken}$"):
+                optimizer.enqueue({"a": a, "kind": "v"})
+            optimizer.tell({"a": a, "kind": "v"}, 1.0)
+        said = ["has a forbidden combination", "violates the constraints by 2"]
+        trials = optimizer.to_optuna().trials
+        assert [t.user_attrs["llmopt:violated"] for t in trials] == said
+        optimizer.ask()
+        assert all(text in client.requests[0].text for text in said)
 
     def test_a_queued_point_that_breaks_one_waits(self, tmp_path):
         path, whole, part = tmp_path / "s.jsonl", {"a": 3, "kind": "u"}, {"a": 3}

@@ -79,7 +79,7 @@ def describe_trial(trial: Trial, space: Space, labels: tuple[str, ...]) -> Entry
         line = f"{params}; f = {f}"
         if trial.state == "pruned":
             line = f"{params}; pruned (stopped early)" + (f" at f = {f}" if f else "")
-        line += f"; violates the constraints by {violation:.3g}" if violation > 0 else ""
+        line += f"; {space.violation(trial)}" if violation > 0 else ""
         line += f"; feedback: {feedback}" if feedback else ""
     return Entry(trial.number, params, f, trial.rewards, trial.state, feedback, violation, line)
 

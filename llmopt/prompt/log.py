@@ -292,8 +292,8 @@ class Log(Follower):
             cells[0] += f" ({trial.evaluations} times)"
         if trial.state == "pruned":
             cells[0] += " (stopped early)"
-        if trial.constraint_violation > 0:
-            cells[0] += f" (violates the constraints by {trial.constraint_violation:.3g})"
+        if violation := self.space.violation(trial):
+            cells[0] += f" ({violation})"
         return cells
 
     def value(self, trial: Trial, index: int) -> str:

@@ -317,9 +317,9 @@ def _rows(
         facts = each if len(each) > 1 else [*map(text_of, told_of(attrs, "feedback"))]
         facts = [*facts, text_of(note_of(attrs, "error"))]
         facts += [text_of(trial.system_attrs.get("fail_reason"))] if state == "failed" else []
-        total = f"It violates the constraints by {sum(broken.values()):.3g}" if broken else ""
-        total = total if numbered else violations_in_words(broken)
-        facts += [text_of(note_of(attrs, "deviation")), total]
+        breach = text_of(note_of(attrs, "violated"))
+        breach = f"It {breach}" if breach else violations_in_words(broken)
+        facts += [text_of(note_of(attrs, "deviation")), breach]
         if state == NO_RESULT and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         facts = [*filter(None, facts)]

@@ -141,10 +141,15 @@ def _read(text: str, names: Sequence[str]) -> list[Constraint]:
     try:
         tree = ast.parse(replaced, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        single = re.search(r"(?<![<>=!])=(?!=)", text)
-        raise SpaceError("write == in place of =; " * bool(single) + _EXAMPLE) from None
+        tree = None
     if not isinstance(tree, ast.Compare):
-        raise SpaceError(_EXAMPLE)
+        single = re.search(r"(?<![<>=!])=(?!=)", text)
+        several = re.search(r"\b(?:if|when|unless|then|and|or|not)\b", text)
+        raise SpaceError(
+            "write == in place of =; " * bool(single)
+            + _EXAMPLE
+            + ". Exclude a combination of values with `forbidden`" * bool(several)
+        )
     sides = [tree.left, *tree.comparators]
     relations: dict[type, str] = {ast.Lt: "<", ast.Gt: "<", ast.Eq: "=="}
     relations |= {ast.LtE: "<=", ast.GtE: "<="}

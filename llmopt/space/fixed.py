@@ -123,7 +123,8 @@ class Fixed:
         given = self.named()
         for limit in self.space.limits:
             if limit.names <= given.keys() and (amount := limit.amount(given)):
-                raise ParameterError(f"{self} breaks {limit.text} by {amount:.3g}")
+                by = f" by {amount:.3g}" if limit.factors else ""  # a combination has no amount
+                raise ParameterError(f"{self} breaks {limit.text}{by}")
         names = [self.space.names[i] for i in self.values if self.space.condition(i)]
         try:
             return self.space.pinned(self.values, [_Present(n, f"a {n}") for n in names])

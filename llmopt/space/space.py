@@ -525,6 +525,24 @@ class Space:
                 amounts[limit.text] = amounts.get(limit.text, 0.0) + amount
         return amounts
 
+    def breach(self, values: Sequence[Value]) -> str:
+        """Return in words which constraints a flat point violates, and by how much; or nothing."""
+        forbidden = {limit.text for limit in self.limits if isinstance(limit, Forbidden)}
+        each = self.broken(values).items()
+        return ", ".join(t if t in forbidden else f"{t} (by {n:.3g})" for t, n in each)
+
+    def violation(self, trial: Any) -> str:
+        """Return how a trial violates constraints, in words: a combination has no amount."""
+        total = trial.constraint_violation
+        if not total > 0:
+            return ""
+        point = dict(zip(self.names, trial.values, strict=True))
+        kinds = {type(limit) for limit in self.limits if limit.amount(point)}
+        alone = kinds == {Forbidden} and not trial.measured_violation
+        return (
+            "has a forbidden combination" if alone else f"violates the constraints by {total:.3g}"
+        )
+
     def admits(self, values: Sequence[Value]) -> bool:
         """Whether a flat point satisfies all constraints, and has a row of a table of some."""
         if self._stock is not None and not self._stock.has(values):
