@@ -138,7 +138,7 @@ class TestShell:
         run(capsys, "tell", file, *map(json.dumps, told))
         assert main(["status", file]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["pareto"] == 2
+        assert found["pareto"] == ["#1", "#2"]
         assert found["directions"] == (goals if named else list(goals.values()))
         (latest,) = run(capsys, "tell", file, '{"params": {"x": 0, "k": 1}, "reward": [9, 1]}')
         assert latest["reward"] == ({"cost": 9.0, "gain": 1.0} if named else [9.0, 1.0])

@@ -175,14 +175,14 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
 def leaders(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     """Return ``best``, as JSON: a trial, or the best feasible trial of each objective by name.
 
-    With several objectives, ``pareto`` is the number of trials on the Pareto front.
+    With several objectives, ``pareto`` names the points on the Pareto front, as prompts do.
     """
     history = optimizer.history
     if len(history.directions) == 1:
         return {"best": _merged(optimizer, history.best)}
     each = enumerate(history.objectives)
     best = {name: _merged(optimizer, history.best_of(k)) for k, name in each}
-    return {"pareto": len(history.pareto_front), "best": best}
+    return {"pareto": [f"#{t.number + 1}" for t in history.pareto_front], "best": best}
 
 
 def _merged(optimizer: LLMOptimizer[Any], trial: Trial[Any] | None) -> dict[str, Any] | None:
