@@ -606,12 +606,22 @@ def test_the_number_of_a_withdrawn_trial_is_not_taken_for_a_label(tmp_path, caps
     for x, reward in ((1, "70"), (1, "71"), (2, "broken"), (3, "80")):
         how = "--failed" if reward == "broken" else "--reward"
         run(capsys, "tell", file, json.dumps({"x": x, "k": 2}), how, reward)
+    (wrong,) = run(capsys, "tell", file, "--replaces", "3", "--failed", "")
+    assert wrong["warning"] == (
+        "this corrected trial 3 (#2), feedback broken → none; '#3' is trial 4 (#3). If you meant "
+        "'#3', change it back with --replaces 3, and give --replaces 4"
+    )
     (gone,) = run(capsys, "withdraw", file, "--trial", "3")
     assert gone["label"] == "#2"
+    assert gone["warning"] == (
+        "this withdrew trial 3 (#2); '#3' is trial 4 (#3). If you meant '#3', bring it back by "
+        "`tell` with --replaces '#2', and give --trial 4"
+    )
     said = run(capsys, "tell", file, "--replaces", "3", "--reward", "81", status=2)
     assert "--replaces 3: trial 3 (#2) was withdrawn, and '#3' is trial 4 (#3): give '#2'" in said
     (right,) = run(capsys, "tell", file, "--replaces", "#3", "--reward", "81")
     assert (right["number"], right["old_reward"]) == (4, 80)
+    assert "warning" not in right
     (back,) = run(capsys, "tell", file, "--replaces", "#2", "--reward", "60")
     assert back["warning"] == "trial 3 (#2) was withdrawn: it counts again"
 

@@ -258,7 +258,8 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
             "two results are of the same point or trial, and one of them is a correction or has "
             '"instead_of": tell them one by one; nothing was recorded'
         )
-    for one in read:
+    mistaken = [_of_label(optimizer, told.get("replaces")) for told in results]
+    for one, others in zip(read, mistaken, strict=True):
         before = optimizer.repeated(one)
         repeat = "" if before is None else optimizer.repetition(one, before)
         logged = not optimizer.history.noisy or (before and before.state == "withdrawn")
@@ -271,7 +272,15 @@ def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[
             trial["old_params"] = plain(optimizer.space.labelled(was.values))
         if was is not None and was.asked not in (0, now.asked):
             trial["pending_again"] = f"p{was.asked}"
-        warnings = [text for text in (trial.get("warning"), repeat) if text]
+        mixed = ""
+        if others:
+            changed = [
+                f"{name} {old} → {new}" for _, name, old, new in optimizer.changes[-1].fields
+            ]
+            did = ", ".join([f"corrected {optimizer.named(now.number)}", *changed])
+            back = CALLER.get().trial("replaces", now.number)
+            mixed = _mixed_up(optimizer, "replaces", did, f"change it back with {back}", others)
+        warnings = [text for text in (trial.get("warning"), repeat, mixed) if text]
         yield trial | ({"warning": " ".join(warnings)} if warnings else {})
 
 
@@ -321,12 +330,18 @@ def withdraw(
             "no longer want is withdrawn without `feedback`"
         )
     if trial is not None:
-        number = _from_zero(optimizer, "trial", trial)
+        number, others = _from_zero(optimizer, "trial", trial), _of_label(optimizer, trial)
         (before,) = numbered(optimizer, [optimizer.trials[number]])
+        did = f"withdrew {optimizer.named(number)}"
         optimizer.withdraw(trial=number, feedback=feedback)
         (after,) = numbered(optimizer, [optimizer.trials[number]])
         moved = before.get("label") != after.get("label")
-        return [after | ({"old_label": before["label"]} if moved else {})]
+        after |= {"old_label": before["label"]} if moved else {}
+        if others:
+            back = CALLER.get().argument("replaces", repr(after["label"]))
+            undo = f"bring it back by `tell` with {back}"
+            after["warning"] = _mixed_up(optimizer, "trial", did, undo, others)
+        return [after]
     twice = [name for name in points if isinstance(name, str) and points.count(name) > 1]
     if twice:
         raise LLMOptError(f"{short(twice[0])} was given twice. Nothing was withdrawn")
@@ -352,6 +367,26 @@ def _missing(before: Sequence[T], after: Sequence[Any]) -> list[T]:
     return [one for one in before if id(one) not in there]
 
 
+def _of_label(optimizer: LLMOptimizer[Any], given: Any) -> list[int]:
+    """Return the numbers of the trials of point ``#N``, if trial N was given and is not of it."""
+    label, trials = optimizer.history.label, optimizer.trials
+    if type(given) is not int or not 1 <= given <= len(trials) or label(given - 1) == f"#{given}":
+        return []
+    return [t.number for t in without_withdrawn(trials) if label(t.number) == f"#{given}"]
+
+
+def _mixed_up(
+    optimizer: LLMOptimizer[Any], name: str, did: str, undo: str, others: Sequence[int]
+) -> str:
+    """Warn that the changed trial N is not of point ``#N``, and return the warning."""
+    label = optimizer.history.label(others[0])
+    live = " and ".join(map(optimizer.named, others))
+    right = " or ".join(CALLER.get().trial(name, number) for number in others)
+    text = f"this {did}; '{label}' is {live}. If you meant '{label}', {undo}, and give {right}"
+    warn_user(text, UserWarning)
+    return text
+
+
 def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     """Return the number from 0 of a trial, which counts from 1 here.
 
@@ -362,9 +397,9 @@ def _from_zero(optimizer: LLMOptimizer[Any], name: str, value: Any) -> int:
     labels = [optimizer.history.label(t.number) for t in trials]
     if type(value) is int and 1 <= value <= count:
         gone = name == "replaces" and trials[value - 1].state == "withdrawn"
-        others = [t for t in without_withdrawn(trials) if labels[t.number] == f"#{value}"]
+        others = _of_label(optimizer, value)
         if gone and others:
-            live = " and ".join(optimizer.named(t.number) for t in others)
+            live = " and ".join(map(optimizer.named, others))
             raise LLMOptError(
                 f"{given}: {optimizer.named(value - 1)} was withdrawn, and '#{value}' is {live}: "
                 f"give '{labels[value - 1]}' to restore the former, or '#{value}' to correct the "
