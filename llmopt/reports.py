@@ -33,7 +33,7 @@ _STORAGES = ("optimizer.jsonl", "search.jsonl")  # in the folder of a run, of po
 
 def report(
     search: Any,
-    path: str | os.PathLike[str] = "report.html",
+    path: str | os.PathLike[str] | None = None,
     *,
     title: str = "",
     reference: Sequence[float] | Mapping[str, float] | None = None,
@@ -46,7 +46,8 @@ def report(
         search: An optimizer, the result of `minimize`, a `PolicySearch`, a `CodeOptimizer`, an
             Optuna study; or a storage file, a description of a search, or the folder of an
             ``llmopt run``.
-        path: The file. An existing file is replaced.
+        path: The file; an existing one is replaced. By default ``search.html`` beside
+            ``search.jsonl`` or ``search.toml``, and else ``report.html``, in the folder of a run.
         title: The page's title; by default the name of the file, the folder or the study.
         reference: Reference point of the hypervolume of several objectives, a number for each.
 
@@ -56,13 +57,16 @@ def report(
         TypeError: `search` is no search.
     """
     if isinstance(search, str | os.PathLike):
-        search, name = open_search(str(search))
+        file, (search, name) = Path(search), open_search(str(search))
         title = title or name
+        if path is None:
+            path = file / "report.html" if file.is_dir() else file.with_suffix(".html")
     elif not hasattr(search, "to_optuna") and not hasattr(search, "study_name"):
         raise TypeError(
             f"got {a_type(search)}: expected a search, an Optuna study, or the path of a storage "
             "file or a run folder"
         )
+    path = "report.html" if path is None else path
     return write_page(search, path, title=title, reference=reference)
 
 

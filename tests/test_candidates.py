@@ -746,7 +746,7 @@ def test_a_row_is_deleted_between_two_commands(tmp_path, monkeypatch, capsys, ca
     assert (found["trials"], len(found["pending"]), len(found["queued"]), err) == (3, 2, 1, "")
     if importlib.util.find_spec("plotly"):
         assert main(["report", "s.jsonl"]) == 0
-        page = (tmp_path / "report.html").read_text()
+        page = (tmp_path / "s.html").read_text()
         assert "1 rows of a table" in page
         assert "not a candidate" not in page
 

@@ -559,7 +559,8 @@ def test_a_description_of_a_search_stands_for_its_storage(tmp_path, capsys, monk
     assert "`llmopt ask s.toml` begins it" in capsys.readouterr().err
     assert main(["ask", "s.toml"]) == 0
     assert main(["report", "s.toml"]) == 0
-    assert "<title>s</title>" in Path("report.html").read_text()
+    assert "<title>s</title>" in Path("s.html").read_text()
+    assert llmopt.report(tmp_path / "s.jsonl") == tmp_path / "s.html"
 
 
 @pytest.mark.parametrize("source", ["none.jsonl", "other.txt", ".", "sqlite:///none.db"])

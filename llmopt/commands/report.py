@@ -16,7 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SEARCH",
         help="a storage file, the description of a search, or a run folder",
     )
-    add("--out", type=Path, default=Path("report.html"), metavar="FILE", help="the page")
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: SEARCH with the ending .html; report.html in a run folder)",
+    )
     add("--title", default="", help="title of the page")
     add(
         "--reference",
