@@ -91,7 +91,8 @@ def trials_of(
     limited = any(t.constraint_violation > 0 for t in history.trials)
     for trial in history.trials:
         measured = [recorded[number] for number in trial.measurements] if recorded else []
-        wrong = [one for one in measured or [trial] if one.corrected]
+        measured = measured or [trial] * (trial.evaluations > 0)
+        wrong = [one for one in measured if one.corrected]
         first = next(iter(wrong), trial)
         chains = [chains_of(by_trial.get(one.number, ())) for one in wrong]
         said = [text for _, texts in chains for text in texts]
@@ -120,13 +121,19 @@ def trials_of(
             violated=space.violation(trial) or None,
             origin=as_text(trial.origin, trial.revisions),
             deviation=space.deviation(trial.values) or None,
-            imported=sum(one.kind == "imported" for one in measured or [trial]) or None,
+            points=", ".join(f"p{one.asked}" for one in measured if one.asked),
+            imported=sum(one.kind == "imported" for one in measured) or None,
+            infeasible=sum(
+                one.state == "complete" and one.constraint_violation > 0 for one in measured
+            )
+            or None,
             outside=(trial.state != "withdrawn" and bool(space.outside(trial.values, former)))
             or None,
         )
     for number, proposal in enumerate(pending, start=len(history.trials)):
-        params = _params(space, proposal.values)
-        yield frozen(number, "RUNNING", None, params, distributions, None, **_notes(proposal))
+        params, notes = _params(space, proposal.values), _notes(proposal)
+        notes["label"] = notes["points"] = f"p{proposal.asked}"
+        yield frozen(number, "RUNNING", None, params, distributions, None, **notes)
 
 
 def _measurements(trial: Trial, recorded: Sequence[Trial]) -> list[str] | None:
@@ -161,7 +168,7 @@ def frozen(
     constraints: Mapping[str, float] | None,
     **notes: Any,
 ) -> FrozenTrial:
-    """Return a trial of Optuna, labelled ``#n`` from 1, as prompts and lessons name it.
+    """Return a trial of Optuna, labelled ``#n`` from 1 as prompts name it, unless `notes` do.
 
     Args:
         number: Its number, from 0.

@@ -115,7 +115,8 @@ class Views:
         Repeated evaluations of a point are one trial with their mean, as in ``pareto``, and each is
         in ``llmopt:measurements``, with its number from 1; points
         without a result are running trials. The user attribute ``llmopt:label`` is the ``#n`` of
-        prompts and reports; ``llmopt:source``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
+        prompts and reports, or the name of a point without a result, such as ``p3``;
+        ``llmopt:source``, ``llmopt:explanation`` and ``llmopt:feedback`` hold
         who proposed the point, why, and what was seen. Violations are constraints.
 
             optuna.visualization.plot_pareto_front(search.to_optuna()).show()

@@ -454,7 +454,7 @@ def test_a_repeat_that_was_withdrawn_and_restored_leaves_no_row_that_no_prompt_h
     row = optimizer.history.trials[2]
     assert (row.parts, row.old_rewards, row.revised, row.evaluations) == ({}, (), False, 0)
     text = page(optimizer)
-    assert "4 trials of 2 points: 2 complete (not counted: 1 without a result)" in text
+    assert "4 trials of 2 points: 4 complete (not counted: 1 without a result)" in text
     assert "The latest: #2 (60)" in outcome(optimizer.history, optimizer.space)
     with closing(optimizer):
         for trial in range(4):

@@ -369,7 +369,7 @@ def test_each_number_stands_beside_what_it_is_of():
     search.tell(point, (point["x"] + 1, point["y"]))
     text = page(search)
     assert re.search(r"<i>cost</i> \S+</span> <span>± \S+</span> <span class=.value.><i>lit", text)
-    assert "30 complete (3 infeasible)" in text
+    assert "31 trials of 30 points: 31 complete (3 infeasible)" in text
     assert "<td>constraints</td><td>x + y &lt;= 15</td>" in text
     figures = {f.title: json.loads(f.json)["data"][0] for f in figures_of(search.to_optuna())}
     drawn = figures["Importance of parameters of litres"]
@@ -458,7 +458,7 @@ def test_page_and_status_count_the_same_trials():
     search.withdraw(trial=3)
     text = page(search)
     assert (
-        "3 trials of 2 points: 1 complete, 1 failed (not counted: 1 withdrawn, 1 without a result)."
+        "3 trials of 2 points: 2 complete, 1 failed (not counted: 1 withdrawn, 1 without a result)."
         in text
     )
     assert status(search)["trials"] == 3
@@ -466,6 +466,32 @@ def test_page_and_status_count_the_same_trials():
     assert ">1.5</span> <span>± 0.5</span> <span>mean of 2, error from" in text
     search.tell(first, 1.1)
     assert ">1.37</span> <span>± 0.32</span>" in page(search)  # 1.3667 to the digits of its error
+    for violation in (0, 1, 1):
+        search.tell({"x": 0.6}, 9.0, constraint_violation=violation)
+    assert "complete (2 infeasible)" in page(search)
+    assert status(search)["infeasible"] == 2
+
+
+def test_a_page_names_points_as_ask_does():
+    """A pending point had a number that another one got with its result."""
+    search = LLMOptimizer({"x": Float(0, 1)}, ScriptedClient([]), warmup=3, noisy=True)
+    first, second, third = search.ask(3)
+
+    def heads():
+        return re.findall(r"<summary><b>(.*?)</b>", page(search))
+
+    assert heads() == ["p1", "p2", "p3"]
+    search.tell(third, 1.0)
+    assert heads() == ["#1 (p3)", "p1", "p2"]
+    assert "The best is #1 (p3) with 1 " in page(search)
+    search.tell({"x": first["x"] / 2}, 2.0, instead_of=first)
+    search.tell(third, 3.0)
+    search.tell({"x": 0.123}, 0.0)
+    search.tell(second, 4.0)
+    assert heads() == ["#1 (p3)", "#2 (p1)", "#3", "#4 (p2)"]
+    assert page(search).count(">not as asked</span>") == 1
+    search.tell(second, 5.0, replaces=4)
+    assert "<td>#4 (p2, trial 5)</td>" in page(search)
 
 
 def test_a_page_shows_queued_and_imported_points_and_no_reason_of_a_withdrawal_in_a_headline():

@@ -246,16 +246,18 @@ def _summary(
         f"{cut(name, 60)} ({d.name.lower().removesuffix('e')}ed)"
         for name, d in zip(objectives_of(study), study.directions, strict=True)
     ]
-    real = [t for t in trials if note_of(t.user_attrs, "evaluations") != 0]
-    states = Counter(map(_state_of, real))
-    broken = sum(_state_of(t) == "complete" and bool(violated(t)) for t in trials)
-    note = {"complete": f" ({broken:,} infeasible)" if broken else ""}
-    each = {state: f"{count:,} {state}{note.get(state, '')}" for state, count in states.items()}
     # As `status` counts them: each measurement of a point, and those that happened.
+    states, broken = Counter[str](), 0
+    for trial in trials:
+        n, wrong = (note_of(trial.user_attrs, name) for name in ("evaluations", "infeasible"))
+        states[_state_of(trial)] += n if isinstance(n, int) else 1
+        if _state_of(trial) == "complete":
+            broken += wrong if isinstance(wrong, int) else bool(violated(trial))
+    note = {"complete": f" ({broken:,} infeasible)" if broken else ""}
+    each = {state: f"{n:,} {state}{note.get(state, '')}" for state, n in states.items() if n}
     beside = [each.pop(state) for state in ("withdrawn", NO_RESULT) if state in each]
     done = [t for t in trials if _state_of(t) in each]
-    evaluated = [note_of(t.user_attrs, "evaluations") for t in done]
-    count = sum(n if isinstance(n, int) else 1 for n in evaluated)
+    count = sum(states[state] for state in each)
     points = f" of {len(done):,} points" if count != len(done) else ""
     imported = int(sum(number_of(note_of(t.user_attrs, "imported")) or 0 for t in done))
     points += f" ({imported:,} imported)" if imported else ""
@@ -320,7 +322,8 @@ def _rows(
         breach = text_of(note_of(attrs, "violated"))
         breach = f"It {breach}" if breach else violations_in_words(broken)
         facts += [text_of(note_of(attrs, "deviation")), breach]
-        if state == NO_RESULT and trial.datetime_start and not numbered:
+        waits = state == NO_RESULT
+        if waits and trial.datetime_start and not numbered:
             facts.append(f"Running since {trial.datetime_start:%Y-%m-%d %H:%M:%S}.")
         facts = [*filter(None, facts)]
         if len(facts) > 1:
@@ -336,10 +339,13 @@ def _rows(
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
         point = trial.params or _proposed(trial, distributions)
         feedback = cut("\n".join(facts), words)
+        label = f"#{trial.number + 1}" if numbered else f"trial {trial.number}"
+        points = text_of(note_of(attrs, "points"), 200)
         yield {
             "number": trial.number,
             "position": position,
-            "label": f"#{trial.number + 1}" if numbered else f"trial {trial.number}",
+            "label": label if not points else points if waits else f"{label} ({points})",
+            "points": points,
             "state": state,
             "leads": trial.number in leading,
             "values": (old or [[]])[-1] if state == "withdrawn" else values,
@@ -390,8 +396,10 @@ def _change(own: Any, change: Change, labels: Mapping[str, str]) -> tuple[str, s
     """Return what was changed, and from what to what."""
     of = change.of
     if isinstance(of, int):
-        label = own.history.label(of)
-        of = label if label == f"#{of + 1}" else f"{label} (trial {of + 1})"
+        label, asked = own.history.label(of), own.trials[of].asked
+        names = [f"p{asked}"] if asked else []
+        names += [f"trial {of + 1}"] if label != f"#{of + 1}" else []
+        of = f"{label} ({', '.join(names)})" if names else label
 
     texts = []
     for kind, name, *pair in change.fields:
