@@ -242,7 +242,7 @@ class Asks(Results[Params]):
         try:
             draft = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
-            draft = self._make(n, self._journal.state.count, fixed, repeats=False)
+            draft = self._make(n, self._note_facts(self._journal.state).count, fixed, repeats=False)
         if not draft.outcome.outdated:
             return self._settle(n, fixed, draft)
         _, warnings = self._settle(0, fixed, draft)

@@ -251,3 +251,7 @@ class Withdrawn(Event):
     asked: int = 0  # which one of several equal pending points; 0 for the oldest
     values: Sequence[Any] = ()  # the trial's point, if it is another one in its source
     revisions: Mapping[str, int] = field(default_factory=dict)  # of the trial in its source
+
+
+CHANGES = Told, Queued, Withdrawn
+"""Events that change what a request states."""

@@ -105,7 +105,7 @@ class MemoryLedger:
 
 
 class Stale(Exception):
-    """The ask that is repeated was another one: it starts from the present state instead."""
+    """The repeated ask was another one or is outdated: it starts from the present state instead."""
 
 
 class ModelCalls:
@@ -142,6 +142,12 @@ class ModelCalls:
     def local(self) -> bool:
         """Whether the model runs on this machine, where a call in doubt is free."""
         return bool(getattr(self.client, "local", False))
+
+    def kept(self, calls: Sequence[Called]) -> tuple[int, bool] | None:
+        """Return the number of a request that the client keeps, and whether it has an answer."""
+        find = getattr(self.client, "kept", None)
+        found: tuple[int, bool] | None = find(calls[0].digest) if calls and callable(find) else None
+        return found
 
     @property
     def priced(self) -> bool:
@@ -250,6 +256,10 @@ class Scope:
         repeats: Whether it repeats an ask that was interrupted. If that one sent another request
             first, `complete` raises `Stale`.
 
+    Raises:
+        Stale: The ask that is repeated got no reply, its client keeps no request, and something was
+            recorded since.
+
     Attributes:
         state: What the ask has seen.
         client: The model.
@@ -259,7 +269,12 @@ class Scope:
 
     def __init__(self, owner: ModelCalls, state: State, repeats: bool = False) -> None:
         self._owner, self.state, self.client = owner, state, owner.client
-        self._repeats = repeats
+        self._repeats, now = repeats, owner.flush() if repeats else owner.journal.state
+        self._since = (now.changes - state.changes) * repeats
+        mine = any(paid.base == state.count for paid in now.paid)
+        if self._since and now.under_way and not mine and owner.kept(now.under_way) is None:
+            owner.note(_lost(now))
+            raise Stale
         cap, before = owner.limits.max_requests, state.usage.requests
         if cap is not None:  # of a study, other workers and runs have sent some, too
             before += owner.journal.spent.requests - owner.journal.state.spent.requests
@@ -280,10 +295,10 @@ class Scope:
     def outdated(self) -> bool:
         """Whether results were recorded that this ask has not seen, and no reply is left to use.
 
-        A request that was sent before is one to use: its answer may wait.
+        A request that the client keeps is one to use: its answer may wait.
         """
-        now = self._owner.journal.state
-        if now.under_way or any(paid.number not in self._used for paid in now.paid):
+        owner, now = self._owner, self._owner.journal.state
+        if owner.kept(now.under_way) or any(paid.number not in self._used for paid in now.paid):
             return False
         return bool(self.replies) and now.trials != self.state.trials
 
@@ -313,15 +328,18 @@ class Scope:
             if paid.digest == digest and paid.number not in self._used:
                 self._used.add(paid.number)
                 self.replies.append(paid.reply)
+                self._say_outdated()
                 return paid.reply
         in_doubt = state.under_way
         again = bool(in_doubt) and in_doubt[0].digest == digest  # it may be answered by now
         if in_doubt:
-            if not again:
-                self._warn_of_answer(in_doubt[0].digest, kept=self.state.trials == state.trials)
-            lost = _lost(state)
-            if again and callable(getattr(self.client, "answered", None)):
-                lost = replace(lost, requests=0)  # the same request in the same place still waits
+            lost, kept = _lost(state), owner.kept(in_doubt)
+            if again:
+                self._say_outdated()
+                if callable(getattr(self.client, "kept", None)):
+                    lost = replace(lost, requests=0)  # the same request in the same place waits
+            elif kept is not None and kept[1]:
+                self._warn_of_answer(kept[0], same=self.state.trials == state.trials)
             owner.note(lost)
         if self._repeats and not (self._used or again):
             raise Stale
@@ -331,18 +349,28 @@ class Scope:
         self.replies.append(reply)
         return reply
 
-    def _warn_of_answer(self, digest: str, kept: bool) -> None:
-        """Log a warning if the request of a killed ask has an answer, which is dropped now.
-
-        While the trials are `kept`, that ask sends the request again if it is repeated.
-        """
-        answered = getattr(self.client, "answered", None)
-        if callable(answered) and (number := answered(digest)) is not None:
+    def _say_outdated(self) -> None:
+        """Log once that the ask that is repeated does not state what was recorded since."""
+        since, self._since = self._since, 0
+        if since:
+            number, answered = self._owner.kept(self._owner.journal.state.under_way) or (0, True)
             logger.warning(
-                "answer %d is not used: this ask differs from the one that was killed, in its "
-                "options or the candidates%s", number,
-                ". To use the answer, end this ask and repeat that one" * kept,
+                "repeats an interrupted ask; results or changes recorded after its request was "
+                "written: %d%s", since, "" if answered else
+                f". To send a new one, stop this ask, remove the files of request {number} from "
+                f"{client_name(self.client)}, and repeat the ask",
             )  # fmt: skip
+
+    def _warn_of_answer(self, number: int, same: bool) -> None:
+        """Log a warning that the answer to the request of a killed ask is dropped now.
+
+        While the trials are the `same`, that ask sends the request again if it is repeated.
+        """
+        logger.warning(
+            "answer %d is not used: this ask differs from the one that was killed, in its "
+            "options or the candidates%s", number,
+            ". To use the answer, end this ask and repeat that one" * same,
+        )  # fmt: skip
 
     def _send(self, request: Request, digest: str) -> Reply:
         owner, client = self._owner, self.client

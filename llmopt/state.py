@@ -23,6 +23,7 @@ import numpy as np
 from llmopt.client.base import Reply
 from llmopt.data import TrialData
 from llmopt.events import (
+    CHANGES,
     Asked,
     Called,
     Computed,
@@ -110,6 +111,7 @@ class State:
         metrics: Names of the objectives; empty if they have none.
         read_data: Returns the arrays that `Told.data` names.
         count: Number of events.
+        changes: Number of `CHANGES` among them.
         started: The last `Started`.
         limits: The constraints and forbidden combinations that it names: they judge all trials.
         id: The identifier of the search; empty in older files.
@@ -148,6 +150,7 @@ class State:
     metrics: tuple[str, ...] = ()
     read_data: Callable[[Json | None], TrialData] = TrialData.read
     count: int = 0
+    changes: int = 0
     started: Started | None = None
     limits: tuple[Limit, ...] = ()
     id: str = ""
@@ -301,7 +304,8 @@ def reduce(state: State, event: Event) -> State:
         TypeError: A value of the event has another type than expected.
         ValueError: A value of the event is out of its range.
     """
-    state = replace(state, count=state.count + 1)
+    changes = state.changes + isinstance(event, CHANGES)
+    state = replace(state, count=state.count + 1, changes=changes)
     match event:
         case Started():
             return _started(state, event)

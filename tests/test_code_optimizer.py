@@ -66,6 +66,21 @@ def test_ask_tell_and_what_the_model_is_shown():
         assert part in text
 
 
+def test_an_interrupted_ask_starts_anew_after_a_result(tmp_path):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    optimizer, _ = make(interrupted, storage=tmp_path / "s.jsonl")
+    with optimizer, pytest.raises(KeyboardInterrupt):
+        optimizer.ask()
+    optimizer, client = make(fenced("return 1.0"), storage=tmp_path / "s.jsonl")
+    with optimizer:
+        optimizer.tell("def f(x):\n    return 2.5", 69.25)
+        optimizer.ask()
+    assert "69.25" in client.requests[0].text
+    assert optimizer.usage.requests == 2
+
+
 def test_the_request_after_a_refused_answer_states_new_results():
     def refused(_):
         optimizer.tell("def f(x):\n    return 2.5", 69.25)

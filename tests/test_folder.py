@@ -394,6 +394,28 @@ class TestNext:
         assert json.loads(took.stdout)["params"] == {"x": 2}
         assert "not used" not in took.stderr
 
+    def test_an_outdated_request_is_kept_until_its_files_are_removed(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("s.json").write_text(
+            '{"space": {"x": {"type": "number", "minimum": -3, "maximum": 3}}, "direction": '
+            '"minimize", "warmup": 0, "prompt": "words"}'
+        )
+        ask = [sys.executable, "-m", "llmopt", "ask", "s.json", "--model", "folder:wm"]
+        assert main(["tell", "s.json", '{"params": {"x": 1}, "reward": 96.5}']) == 0
+        kill_ask(ask)
+        assert main(["tell", "s.json", '{"params": {"x": 2}, "reward": 69.5}']) == 0
+        assert main(["withdraw", "s.json", "--trial", "1"]) == 0
+        short = [*ask, "--option", "timeout=0.2"]
+        kill_ask(ask)
+        assert "69.5" not in Path("wm/0001.request.md").read_text()
+        for file in Path("wm").glob("0001.*"):
+            file.unlink()
+        said = subprocess.run(short, capture_output=True, text=True).stderr
+        assert "interrupted ask" not in said
+        text = Path("wm/0001.request.md").read_text()
+        assert "69.5" in text
+        assert "96.5" not in text
+
     @pytest.mark.parametrize("then", ["-n 3", "--fixed x=1", "--model", "nothing"])
     def test_only_a_request_that_a_search_uses_is_shown(
         self, then, tmp_path, monkeypatch, give, capsys

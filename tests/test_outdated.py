@@ -55,9 +55,71 @@ def test_later_requests_of_an_ask_state_results_that_came_during_the_earlier(how
     assert [t.reward for t in optimizer.trials] == [69.46]
 
 
+class Keeping(ScriptedClient):
+    """Keeps its requests, as a folder does: they may be answered later."""
+
+    def kept(self, digest):
+        return 1, False
+
+
+def recorded(optimizer, what):
+    """Record something that the interrupted ask does not know."""
+    if what == "correction":
+        optimizer.tell({"x": 2, "y": 2}, 69.46, replaces=0)
+    elif what == "result":
+        optimizer.tell({"x": 1, "y": 2}, 69.46)
+    elif what == "withdrawal":
+        optimizer.withdraw(trial=0)
+    elif what == "queued":
+        optimizer.enqueue({"x": 1})
+
+
+@pytest.mark.parametrize("kind", [ScriptedClient, Keeping])
+@pytest.mark.parametrize("what", ["nothing", "correction", "result", "withdrawal", "queued"])
+def test_an_interrupted_ask_starts_anew_if_it_is_outdated_and_nobody_can_answer_it(
+    tmp_path, caplog, what, kind
+):
+    first = kind([killed])
+    optimizer = opened(first, tmp_path / "s.jsonl", noisy=False, max_requests=3)
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    with pytest.raises(Killed):
+        optimizer.ask()
+    del optimizer
+    second = kind([answer(1)])
+    optimizer = opened(second, tmp_path / "s.jsonl", noisy=False, max_requests=3)
+    recorded(optimizer, what)
+    optimizer.ask()
+    text = seen(second)[0]
+    repeats = what == "nothing" or kind is Keeping
+    assert (second.requests[0].digest() == first.requests[0].digest()) is repeats
+    assert ("69.46" in text) is (not repeats and what in ("correction", "result"))
+    assert ("96.46" in text) is (repeats or what in ("result", "queued"))
+    doubt = int(kind is ScriptedClient)  # a request that is kept was sent once
+    assert (optimizer.usage.requests, optimizer.left["requests"]) == (1 + doubt, 2 - doubt)
+    said = "results or changes recorded after its request was written: 1. To send a new one"
+    assert (said in caplog.text) is (repeats and what != "nothing")
+    assert optimizer.usage.proposals == {"llm": 1}
+
+
+def test_a_paid_answer_is_used_and_its_age_is_said(tmp_path, caplog):
+    optimizer = opened(ScriptedClient([answer(1)]), tmp_path / "s.jsonl")
+    optimizer.tell({"x": 2, "y": 2}, 96.46)
+    optimizer.ask()
+    del optimizer
+    lines = (tmp_path / "s.jsonl").read_text().splitlines(keepends=True)
+    assert '"asked"' in lines[-1][:40]
+    (tmp_path / "s.jsonl").write_text("".join(lines[:-1]))
+    optimizer = opened(ScriptedClient([]), tmp_path / "s.jsonl")
+    optimizer.withdraw(trial=0)
+    assert optimizer.ask()["x"] == 1
+    said = caplog.text.count("results or changes recorded after its request was written: 1\n")
+    assert said == 1
+
+
+@pytest.mark.parametrize("kind", [ScriptedClient, Keeping])
 @pytest.mark.parametrize("partial", [False, True])
-def test_a_new_request_of_a_killed_ask_states_a_correction(tmp_path, partial):
-    first = ScriptedClient([answer(1), killed])
+def test_a_new_request_of_a_killed_ask_states_a_correction(tmp_path, partial, kind):
+    first = kind([answer(1), killed])
     optimizer = opened(first, tmp_path / "s.jsonl")
     optimizer.tell({"x": 2, "y": 2}, 96.46)
     if partial:
@@ -66,14 +128,14 @@ def test_a_new_request_of_a_killed_ask_states_a_correction(tmp_path, partial):
         optimizer.ask(3)
     del optimizer
 
-    # The request that was under way is repeated as it was: its answer may wait.
-    second = ScriptedClient([answer(1.5), answer(2.5)])
+    second = kind([answer(1.5), answer(2.5)])
     optimizer = opened(second, tmp_path / "s.jsonl")
     optimizer.tell({"x": 2, "y": 2}, 69.46, replaces=0)
     points = optimizer.ask(3)
     assert [point["x"] for point in points] == [1, 1.5, 2.5]
-    assert second.requests[0].digest() == first.requests[1].digest()
-    assert "96.46" in seen(second)[0]
+    # A request that is kept is repeated as it was: its answer may wait.
+    assert (second.requests[0].digest() == first.requests[1].digest()) is (kind is Keeping)
+    assert ("96.46" if kind is Keeping else "69.46") in seen(second)[0]
     assert "69.46" in seen(second)[1]
     assert "96.46" not in seen(second)[1]
     assert optimizer.usage.proposals == {"llm": 3}
@@ -126,12 +188,12 @@ def test_the_request_after_a_refused_answer_states_the_refusal_and_the_new_resul
         optimizer.tell({"x": 2, "y": 2}, 69.46)  # the first result of the search
         return Reply((Completion(OUTSIDE),))
 
-    first = ScriptedClient([tell, killed])
+    first = Keeping([tell, killed])
     optimizer = begun(first, tmp_path / "s.jsonl")
     with pytest.raises(Killed):
         optimizer.ask()
     del optimizer
-    second = ScriptedClient([killed])  # the request was sent: it is repeated as it was
+    second = Keeping([killed])  # the request is kept: it is repeated as it was
     optimizer = begun(second, tmp_path / "s.jsonl")
     optimizer.tell({"x": 1, "y": 2}, 70.25)
     with pytest.raises(Killed):
@@ -141,6 +203,13 @@ def test_the_request_after_a_refused_answer_states_the_refusal_and_the_new_resul
     assert "69.46" in text
     assert "`x` = 50 is outside [-3.00, 3.00]" in text
     assert second.requests[0].digest() == first.requests[1].digest()
+    other = ScriptedClient([killed])  # it keeps none
+    optimizer = begun(other, tmp_path / "s.jsonl")
+    with pytest.raises(Killed):
+        optimizer.ask()
+    del optimizer
+    for part in ("69.46", "70.25", "`x` = 50 is outside [-3.00, 3.00]"):
+        assert part in seen(other)[0]
 
     lines = (tmp_path / "s.jsonl").read_text().splitlines(keepends=True)
     sent = [k for k, line in enumerate(lines) if '"called"' in line[:40]]

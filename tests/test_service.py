@@ -914,7 +914,9 @@ def test_a_request_that_waits_is_no_failure(tmp_path, capsys, monkeypatch):
     assert "`llmopt next mail` prints it (number 1)" in found["waiting"]
     run(capsys, "tell", file, '{"x": 1, "k": 2}', "--reward", "1")
     assert main(["next", "mail", "--timeout", "0"]) == 0
-    assert "results recorded after it was written: 1; it may be" in capsys.readouterr().out
+    assert (
+        "results or changes recorded after it was written: 1; it may be" in capsys.readouterr().out
+    )
     usage = found["usage"]
     assert (usage["failed_requests"], usage["unpriced"], usage["cost"]) == (0, 0, 0.0)
 

@@ -241,6 +241,8 @@ class Client(Protocol):
       if unknown;
     - ``transport_attempts`` (int), ``patience`` (float, seconds): how long
       `llmopt.client.http.retry.complete_with_retries` retries;
+    - ``kept(digest) -> tuple[int, bool] | None``: the number of a request that waits for its answer
+      even without a program, and whether it has one (``folder:``);
     - ``begin(storage)``: called as a search opens, with its storage file or ``None``;
     - ``inform(text)``: called after each result with the outcome so far in words;
     - ``conclude(text)``: called at the end of a search with its outcome and the reason in words,

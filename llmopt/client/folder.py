@@ -137,10 +137,10 @@ class FolderClient:
             raise
         return Reply((completion,), self.name, 0, 0, 0, seconds=time.monotonic() - start, cost=0.0)
 
-    def answered(self, digest: str) -> int | None:
-        """Return the number of the latest request with a digest, if it has an answer."""
+    def kept(self, digest: str) -> tuple[int, bool] | None:
+        """Return the number of the latest request with a digest, and whether it has an answer."""
         number = number_of(self.folder, digest)
-        return number if number is not None and is_answered(self.folder, number) else None
+        return None if number is None else (number, is_answered(self.folder, number))
 
     def begin(self, storage: Path | None) -> None:
         """Remove the mark that an earlier search of the folder left at its end.

@@ -20,7 +20,7 @@ from llmopt.client.folder import (
     latest,
 )
 from llmopt.errors import LLMOptError, StorageError
-from llmopt.events import Called, Failed, Replied, Told
+from llmopt.events import CHANGES, Called, Failed, Replied
 from llmopt.journal import read_events, read_started
 from llmopt.reports import stored_search
 from llmopt.service.live_requests import check_live, live_request
@@ -80,7 +80,7 @@ def describe(found: OpenRequest) -> str:
         parts.append("no program waits for it: the one that asked was ended")
         parts.append("started again, it takes the answer (a worker of an Optuna study asks anew)")
     if since := _results_since(found):
-        parts.append(f"results recorded after it was written: {since}")
+        parts.append(f"results or changes recorded after it was written: {since}")
         parts.append("it may be answered nevertheless")
     if request.style == "completion":
         parts.append("the answer continues the text")
@@ -129,7 +129,7 @@ def _refreshed(folder: Path, text: str) -> str:
 
 
 def _results_since(found: OpenRequest) -> int:
-    """Return how many results a search recorded after it made a request."""
+    """Return how many results or changes a search recorded after it made a request."""
     if not found.storage:
         return 0
     try:
@@ -138,7 +138,7 @@ def _results_since(found: OpenRequest) -> int:
         return 0
     digest = found.request.digest()
     calls = (e.base for e in events if isinstance(e, Called) and e.digest == digest)
-    return sum(isinstance(e, Told) for e in events[min(calls, default=len(events)) :])
+    return sum(isinstance(e, CHANGES) for e in events[min(calls, default=len(events)) :])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

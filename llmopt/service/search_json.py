@@ -143,6 +143,8 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
             else:
                 there = "" if number is None else f" (number {number})"
                 said += f"; `llmopt next {folder}` prints it{there}"
+        elif not optimizer.calling:
+            said += ", unless results or changes were recorded since"
         waiting.setdefault("waiting", said)
     elif optimizer.unanswered and client_name(optimizer.client) == AGENT:
         waiting["waiting"] = "a request waits for answer(); ask() shows it"
