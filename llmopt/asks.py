@@ -547,7 +547,7 @@ class Asks(Results[Params]):
                 other one has these values.
             trial: Number from 0 (`Trial.number`) of a trial. It keeps this number, in the state
                 ``"withdrawn"``; ``tell(..., replaces=trial)`` can give it another result.
-            feedback: Why the trial is withdrawn, in words, for prompts and reports.
+            feedback: Why, in words, for prompts and reports; else why the trial failed, if it did.
             asked: `Proposal.asked` of the pending point, if several are equal; 0 for the oldest.
 
         Raises:
@@ -557,11 +557,10 @@ class Asks(Results[Params]):
         """
         if (params is None) is (trial is None):
             raise ParameterError("withdraw(): expected either a point or trial=")
-        if feedback and trial is None:
-            raise ParameterError("withdraw(): feedback= is about a trial; give trial=, or omit it")
         with self._journal.lock:
             event = self.read_withdrawn(params, trial, asked)
-            self._journal.append(replace(event, feedback=clean(str(feedback))))
+            why = clean(str(feedback)) or event.feedback
+            self._journal.append(replace(event, feedback=why))
 
     def read_withdrawn(self, params: Any, trial: int | None = None, asked: int = 0) -> Withdrawn:
         """Check a point or a trial, and return what `withdraw` would record."""
@@ -572,14 +571,16 @@ class Asks(Results[Params]):
                 raise ParameterError(
                     f"trial={trial}: expected the number of one of {count} trials, counted from 0"
                 )
-            if state.trials[number - 1].state == "withdrawn":
+            before = state.trials[number - 1]
+            if before.state == "withdrawn":
                 caller, history = CALLER.get(), self.history
                 back = caller.trial("replaces", number - 1)
                 if history.noisy and caller.first_trial:  # its number may be the label of another
                     back = caller.argument("replaces", repr(history.label(number - 1)))
                 name = self.named(number - 1)
                 raise ParameterError(f"{name} was withdrawn before: bring it back with {back}")
-            return Withdrawn(queued=False, trial=number - 1)
+            why = before.feedback if before.state == "failed" else ""
+            return Withdrawn(queued=False, trial=number - 1, feedback=why)
         values: tuple[Any, ...] | None = None
         key = self.space.key
         if Fixed.some(self.space, params):

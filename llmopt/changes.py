@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from llmopt.events import Corrected, Event, Started, Withdrawn
-from llmopt.history import Trial
+from llmopt.history import Proposal, Trial
+from llmopt.space.fixed import Fixed
 from llmopt.state import State
 from llmopt.util.text import counted
 
@@ -32,10 +33,11 @@ class Field(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a trial or of the allowed points.
+    """A change of a trial or of the allowed points, or a point that was withdrawn.
 
     Attributes:
-        of: Number of the trial, from 0; or ``"candidates"`` or ``"constraints"``.
+        of: Number of the trial, from 0; the point, such as ``"p2"``; or ``"candidates"`` or
+            ``"constraints"``.
         fields: What differs.
         words: The reason of a withdrawal; what was removed, or followed.
     """
@@ -56,6 +58,8 @@ def changes_of(steps: Iterable[tuple[State, Event, State]]) -> Iterator[Change]:
             pairs = ((key, old.get(key, NONE), new.get(key, NONE)) for key in keys)
             fields = tuple(Field(*key, had, has) for key, had, has in pairs if had != has)
             yield Change(number, fields, event.feedback if isinstance(event, Withdrawn) else "")
+        elif isinstance(event, Withdrawn) and not event.queued:
+            yield from _dropped(before, after, event.feedback)
         elif isinstance(event, Started) and before.started is not None:
             yield from _allowed(before, before.started, after, event)
 
@@ -70,6 +74,21 @@ def chains_of(changes: Sequence[Change]) -> tuple[str, list[str]]:
     former = [text for text in chains.pop(_FEEDBACK, [])[:-1] if text != NONE]
     shown = ((name, " → ".join(texts)) for (_, name), texts in chains.items() if len(texts) > 1)
     return ", ".join(f"{name} {text}".lstrip() for name, text in shown), former
+
+
+def _dropped(before: State, after: State, why: str) -> Iterator[Change]:
+    """Yield the points that were withdrawn before they had a result."""
+    space: Any = after.space
+    left = {id(point) for point in (*after.pending, *after.queue, *after.partial)}
+    said = "withdrawn before it had a result" + (f": {why}" if why else "")
+    points: tuple[Proposal | Fixed, ...] = (*before.pending, *before.queue, *before.partial)
+    for point in points:
+        asked = 0 if isinstance(point, Fixed) else point.asked
+        if id(point) in left or not (asked or why):
+            continue
+        named = point.named() if isinstance(point, Fixed) else space.named(point.values)
+        text = ", ".join(f"{n} = {space.format(space.place[n], v)}" for n, v in named.items())
+        yield Change(f"p{asked}" if asked else text, (), said)
 
 
 def _place(key: tuple[str, str]) -> int:

@@ -238,6 +238,8 @@ class History:
     Attributes:
         trials: Every trial, in the order of recording.
         pending: Flat values of the points without a result yet.
+        dropped: Likewise of the points that were withdrawn for a reason before they had a result,
+            each with the reason; but not if they are in the history again.
         directions: One direction for each objective.
         noisy: Whether repeating a point may give another reward; `rank` then takes the spread into
             account. True for a `merged` history.
@@ -252,6 +254,7 @@ class History:
     noisy: bool = False
     metrics: tuple[str, ...] = ()
     places: tuple[tuple[int, ...], ...] = ()
+    dropped: tuple[tuple[tuple[Value, ...], str], ...] = ()
     measured: tuple[Trial, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property

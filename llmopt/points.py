@@ -18,7 +18,7 @@ from llmopt.space import Space, Value
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
 from llmopt.util.caller import CALLER
-from llmopt.util.text import short
+from llmopt.util.text import ended, short
 
 _FALLBACK_DRAWS = 100
 _MOST_LEFT = 40  # untried points of a finite space that are listed for the model
@@ -28,7 +28,7 @@ _MOST_COUNTED = 10_000  # points of a space that are gone through to find them
 
 
 def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the prompt's notes on constraints, and on points queued with words."""
+    """Return the prompt's notes on constraints, and on points queued or withdrawn with words."""
     labels, notes = labels or space.names, []
     if space.candidates is not None:
         notes.append(space.candidates.words(labels))
@@ -42,6 +42,9 @@ def what_is_known(space: Space, history: History, labels: Sequence[str] = ()) ->
     for trial in described[-_MOST_SAID:]:
         words = " ".join(trial.explanation.split())[:_LONGEST_WORDS].rstrip(".")
         notes.append(f"The point {describe_params(trial.values, space, labels)} is {words}.")
+    for values, why in history.dropped[-_MOST_SAID:]:
+        words = f"was withdrawn before it had a result: {in_one_line(why, _LONGEST_WORDS)}"
+        notes.append(f"The point {describe_params(values, space, labels)} {ended(words)}")
     return tuple(notes)
 
 

@@ -122,6 +122,7 @@ class State:
             which it measures, and those that it was before, if any.
         unshown: The points of withdrawn measurements that no request has named yet.
         pending: Proposals that an ask returned, without a result, oldest first.
+        dropped: The points that were withdrawn for a reason before they had a result, each with it.
         queue: Proposals that no ask has returned yet.
         partial: Points with some parameters that a later ask completes.
         returned: Every proposal that an ask returned: `Proposal.asked` is its number from 1.
@@ -159,6 +160,7 @@ class State:
     places: tuple[tuple[int, ...], ...] = ()
     unshown: frozenset[int] = frozenset()
     pending: tuple[Proposal, ...] = ()
+    dropped: tuple[tuple[tuple[Any, ...], str], ...] = ()
     queue: tuple[Proposal, ...] = ()
     partial: tuple[Fixed, ...] = ()
     returned: tuple[Proposal, ...] = ()
@@ -229,6 +231,10 @@ class State:
         """Return trials and open points; `merged` merges repeats of a noisy search."""
         waiting = tuple([p.values for p in (*self.pending, *self.queue)])
         history = History(self.trials, waiting, self.directions, metrics=self.metrics)
+        if self.dropped:
+            known, key = self.keys, self.space.key
+            dropped = tuple([pair for pair in self.dropped if key(pair[0]) not in known])
+            history = replace(history, dropped=dropped)
         if not self.repeats:
             return history
         history = replace(history, places=self.places)
@@ -422,6 +428,8 @@ def _withdrawn(state: State, event: Withdrawn) -> State:
                 raise ValueError("a point was withdrawn that is neither pending nor queued")
             queue = state.queue[: places[0]] + state.queue[places[0] + 1 :]
             state = replace(state, queue=queue)
+        if event.feedback:
+            state = replace(state, dropped=(*state.dropped, (point, event.feedback)))
     return state
 
 

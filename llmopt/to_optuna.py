@@ -96,7 +96,7 @@ def trials_of(
         first = next(iter(wrong), trial)
         chains = [chains_of(by_trial.get(one.number, ())) for one in wrong]
         said = [text for _, texts in chains for text in texts]
-        said += [trial.was.feedback] if trial.was else []
+        said += [trial.was.feedback] if trial.was and trial.was.feedback != trial.feedback else []
         yield frozen(
             trial.number,
             _STATES[trial.state],

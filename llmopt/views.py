@@ -102,7 +102,7 @@ class Views:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The corrections and withdrawals of trials, and the changes of the allowed points."""
+        """The corrections and withdrawals, and the changes of the allowed points."""
         if self._changes[0] != (count := self._journal.state.count):
             later = islice(self._journal.events(), 1, None)
             some = any(isinstance(event, Started | Corrected | Withdrawn) for event in later)

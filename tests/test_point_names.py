@@ -186,3 +186,41 @@ def test_one_call_that_contradicts_itself_records_nothing():
             list(tell(optimizer, [other, correction]))
     list(tell(optimizer, [correction, {"params": "p2", "reward": 2.0}]))
     assert [t.asked for t in optimizer.trials] == [1, 2]
+
+
+def test_a_point_that_was_withdrawn_for_a_reason_is_run_again(tmp_path):
+    answers = [f"Hypothesis: more k{k}\nStart from: new\nProposal: k: {k}, j: 1" for k in range(4)]
+    about = {"description": "d", "prompt": "words", "storage": tmp_path / "s.jsonl"}
+    with LLMOptimizer(SPACE, ScriptedClient(answers), compute=False, points=1, **about) as search:
+        search.ask(2)
+        (gone,) = withdraw(search, ["p2"], None, "spilled on the\nbench")
+        assert (gone["point"], gone["feedback"]) == ("p2", "spilled on the\nbench")
+        with pytest.raises(LLMOptError, match="no point 'p2'"):
+            list(tell(search, [{"params": "p2", "reward": 1.0}]))
+        search.ask()
+        said = "The point k: 1, j: 1 was withdrawn before it had a result: spilled on the bench."
+        (again,) = enqueue(search, ["p2"])
+        assert again["explanation"] == "run again. Hypothesis: more k1"
+        assert enqueue(search, ["p2"], "mine")[0]["explanation"] == "mine"
+        with pytest.raises(LLMOptError, match="no point 'p9'"):
+            enqueue(search, ["p9"])
+        withdraw(search, ["p1"], None, "")
+        search.ask(3)
+        texts = [request.messages[-1].content for request in search.client.requests]
+        assert [said in text for text in texts] == [False, False, True, False]
+        assert "withdrawn" not in texts[-1]  # it is pending again, and p1 has no reason
+        state = search._journal.state
+    with LLMOptimizer(
+        SPACE, ScriptedClient.nobody("x"), compute=False, points=1, **about
+    ) as search:
+        assert search._journal.state.dropped == state.dropped
+        assert [(change.of, change.words) for change in search.changes] == [
+            ("p2", "withdrawn before it had a result: spilled on the\nbench"),
+            ("p1", "withdrawn before it had a result"),
+        ]
+        search.enqueue({"k": 3, "j": 2})
+        search.withdraw({"k": 3, "j": 2}, feedback="no bottle")
+        search.tell_failure({"k": 2, "j": 2}, "the pump broke")
+        search.withdraw(trial=0)
+        assert search.changes[-2].of == "k = 3, j = 2"
+        assert search.trials[0].feedback == search.changes[-1].words == "the pump broke"

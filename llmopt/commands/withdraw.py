@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "name of its point, such as p12",
     )
     parser.add_argument(
-        "--feedback", metavar="TEXT", default="", help="why the trial is withdrawn, for the model"
+        "--feedback", metavar="TEXT", default="", help="why it is withdrawn, for the model"
     )
 
 
@@ -34,12 +34,6 @@ def main(args: argparse.Namespace) -> int:
     points = [point_of(text) for text in args.point]
     if args.trial is None and not points:
         raise LLMOptError("expected a point, such as p4, or --trial N")
-    if args.trial is None and args.feedback:
-        raise LLMOptError(
-            "--feedback says why a trial is withdrawn: add --trial N. The reason why a point could "
-            f"not be evaluated is recorded by `llmopt tell {args.file} p4 --failed WHY`; a point "
-            "that you no longer want is withdrawn without --feedback"
-        )
     with contextlib.closing(open_file(args.file, wait=args.wait, asks=False)) as optimizer:
         for line in withdraw(optimizer, points, args.trial, args.feedback):
             print(json.dumps(line), flush=True)

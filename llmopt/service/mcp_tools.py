@@ -399,7 +399,7 @@ class SearchFolder:
             params: The point; of a queued point with some parameters, these.
             trial: Number, from 1, of a trial that never happened, or that failed and is to be run
                 again. Or its point: "#16" as prompts show it, or "p12" as ask() named it.
-            feedback: Why the trial is withdrawn, in words, for the model.
+            feedback: Why it is withdrawn, in words, for the model.
         """
         with self._search(name, asks=False) as optimizer:
             points = [] if params is None else [params]

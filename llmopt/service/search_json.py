@@ -15,9 +15,11 @@ from llmopt.client.folder import is_answered, number_of
 from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ParameterError, warn_user
 from llmopt.evaluations import evaluated_point
+from llmopt.events import Queued
 from llmopt.history import Proposal, Trial, without_withdrawn
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
+from llmopt.prompt.answer_parts import notes_of
 from llmopt.service.search_file import AGENT
 from llmopt.space.fixed import Fixed
 from llmopt.state import queued_point
@@ -87,6 +89,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         violation = _computed(violation)
     old = () if len(trial.measurements) > 1 else trial.old_rewards
     old = old[:-1] if old[-1:] == (trial.rewards or (),) else old  # the reward was right
+    former = trial.was.feedback if trial.was else ""
     found = {
         "number": trial.number + 1,  # in the order of recording
         "evaluations": trial.evaluations if trial.measurements else None,
@@ -105,7 +108,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "old_reward": by_name(old[-1] or None) if old else None,
         "old_rewards": [by_name(each or None) for each in old] if len(old) > 1 else None,
         "old_parts": (trial.was and dict(trial.was.parts)) or None,
-        "old_feedback": (trial.was and trial.was.feedback) or None,
+        "old_feedback": (former != trial.feedback and former) or None,
         "feedback": trial.feedback or None,
         **_reasons(trial.explanation),
         "warning": optimizer.doubt(trial) or None,
@@ -207,18 +210,25 @@ def _recommended(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
     return {} if trial is None else {"recommended": trial}
 
 
-def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
-    """Return the point of a name, and all else as it is.
-
-    `ask` printed a name such as ``"p4"``, and prompts show one such as ``"#4"``.
-    """
+def point_named(optimizer: LLMOptimizer[Any], given: Any, gone: bool = False) -> Any:
+    """Return the point of a name, and all else as it is; see `_named`."""
     if not isinstance(given, str):
         return given
-    points: list[Any] = [*optimizer.trials, *optimizer.pending_proposals]
+    return optimizer.space.unflatten(_named(optimizer, given, gone).values)
+
+
+def _named(optimizer: LLMOptimizer[Any], given: str, gone: bool) -> Proposal | Trial[Any]:
+    """Return the proposal or the trial of a name.
+
+    `ask` printed a name such as ``"p4"``, and prompts show one such as ``"#4"``. A point that was
+    withdrawn before it had a result has a name only if it may be `gone`.
+    """
     returned = optimizer.returned_proposals
-    named = {f"p{p.asked}": returned[p.asked - 1].values for p in points if p.asked}
+    points: list[Any] = [*optimizer.trials, *(returned if gone else optimizer.pending_proposals)]
+    named: dict[str, Proposal | Trial[Any]]
+    named = {f"p{p.asked}": returned[p.asked - 1] for p in points if p.asked}
     trials, label = without_withdrawn(optimizer.trials), optimizer.history.label
-    named |= {label(t.number): t.values for t in trials}
+    named |= {label(t.number): t for t in trials}
     if given not in named:
         pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
         why = "it may have been withdrawn"
@@ -228,7 +238,7 @@ def point_named(optimizer: LLMOptimizer[Any], given: Any) -> Any:
             f"there is no point {short(given)} ({why}): expected the name that `llmopt ask` "
             f"printed, or the parameters. Pending: {', '.join(pending) or 'none'}"
         )
-    return optimizer.space.unflatten(named[given])
+    return named[given]
 
 
 def _asked(name: Any) -> int:
@@ -290,14 +300,31 @@ def enqueue(
     optimizer: LLMOptimizer[Any], points: Sequence[Any], words: str = ""
 ) -> list[dict[str, Any]]:
     """Queue points, all of them or none, and return them as JSON."""
-    read = _each(optimizer, points, lambda _, point: optimizer.read_queued(point, words), "queued")
+
+    def check(given: Any, point: Any) -> Queued:
+        return optimizer.read_queued(point, words or _said(optimizer, given))
+
+    read = _each(optimizer, points, check, "queued", gone=True)
     for point, event in read:
         optimizer.enqueue_as(point, event)
     return [_queued(optimizer, queued_point(optimizer.space, event)) for _, event in read]
 
 
+def _said(optimizer: LLMOptimizer[Any], given: Any) -> str:
+    """Return the words of a proposal that is queued again by its name: what it was to show."""
+    if not isinstance(given, str):
+        return ""
+    notes = notes_of(_named(optimizer, given, gone=True).explanation)
+    said = f"Hypothesis: {notes.hypothesis}" if notes.hypothesis else notes.analysis
+    return f"run again. {said.removeprefix('run again. ')}" if said else ""
+
+
 def _each(
-    optimizer: LLMOptimizer[Any], points: Sequence[Any], check: Callable[[Any, Any], T], done: str
+    optimizer: LLMOptimizer[Any],
+    points: Sequence[Any],
+    check: Callable[[Any, Any], T],
+    done: str,
+    gone: bool = False,
 ) -> list[tuple[Any, T]]:
     """Check all points before the first one is recorded; errors name them as they were given.
 
@@ -306,7 +333,7 @@ def _each(
     found = []
     for given in points:
         try:
-            point = point_named(optimizer, given)
+            point = point_named(optimizer, given, gone)
             found.append((point, check(given, point)))
         except LLMOptError as error:
             said, several = str(error), len(points) > 1
@@ -325,12 +352,6 @@ def withdraw(
         raise LLMOptError(f"got both {short(points[0])} and trial {short(trial)}: give one")
     if trial is None and not points:
         raise LLMOptError("expected a point, or as `trial` the number of a trial")
-    if trial is None and feedback:
-        raise LLMOptError(
-            "`feedback` says why a trial is withdrawn: give its number as `trial`. The reason why "
-            "a point could not be evaluated is recorded by `tell`, as `failed`; a point that you "
-            "no longer want is withdrawn without `feedback`"
-        )
     if trial is not None:
         number, others = _from_zero(optimizer, "trial", trial), _of_label(optimizer, trial)
         (before,) = numbered(optimizer, [optimizer.trials[number]])
@@ -355,11 +376,12 @@ def withdraw(
 
     for point, asked in _each(optimizer, points, check, "withdrawn"):
         pending, queued = optimizer.pending_proposals, optimizer.queued_proposals
-        optimizer.withdraw(point, asked=asked)
+        optimizer.withdraw(point, asked=asked, feedback=feedback)
         left = [*optimizer.pending_proposals, *optimizer.queued_proposals]
         gone = [of_proposal(optimizer, p) for p in _missing(pending, left)]
         gone += [_queued(optimizer, p) for p in _missing(queued, left)]
-        found += [line | {"state": "withdrawn"} for line in gone]
+        why = {"feedback": feedback} if feedback else {}
+        found += [line | {"state": "withdrawn"} | why for line in gone]
     return found
 
 
