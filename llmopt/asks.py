@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from llmopt._version import __version__
-from llmopt.client.base import PROMPT_VERSION
+from llmopt.client.base import PROMPT_VERSION, Completion
 from llmopt.client.model_facts import model_facts
 from llmopt.errors import (
     BudgetExceededError,
@@ -27,8 +27,9 @@ from llmopt.journal import FORMAT
 from llmopt.model_calls import Scope, Stale
 from llmopt.options import options_to_store
 from llmopt.point_task import Asking
-from llmopt.points import left_out, lost_rows, place_of, point_to_ask, sample_fallbacks, sample_new
+from llmopt.points import left_out, lost_rows, place_of, point_to_ask, sample_new
 from llmopt.prompt import Prompt
+from llmopt.prompt.describe import describe_params
 from llmopt.prompt.python_block import Computed as Block
 from llmopt.propose import Outcome
 from llmopt.results import Results
@@ -166,7 +167,8 @@ class Asks(Results[Params]):
                 states them. Queued points with other values wait for a later ask.
 
         Returns:
-            Parameters in the form of the given space, or a list of `n` of them.
+            Parameters in the form of the given space, or a list of `n` of them: of fewer if no
+            more candidates are left, or if the model ends the search.
 
         Raises:
             BudgetExceededError: A cap on requests, tokens or cost is reached before there are `n`
@@ -184,13 +186,15 @@ class Asks(Results[Params]):
         proposals, warned = self.ask_proposals(count, fixed)
         for text in warned:
             warn_user(text)
+        if self.stopped and len(proposals) < count:
+            warn_user(f"{len(proposals)} of {count} points: {self.stopped}", UserWarning)
         points = [self.space.unflatten(p.values) for p in proposals]
         return points[0] if n is None else points
 
     def ask_proposals(
         self, n: int, fixed: Mapping[str, Any] | None = None
     ) -> tuple[list[Proposal], list[str]]:
-        """Return `n` proposals with source and explanation, and texts of warnings; see `ask`."""
+        """Return proposals with source and explanation, and texts of warnings; see `ask`."""
         kept = None if fixed is None else Fixed.of(self.space, fixed)
         self._journal.check()  # before a lock is waited for, and before anything is paid for
         self.check_ready()  # before the first warm-up point is evaluated
@@ -243,11 +247,11 @@ class Asks(Results[Params]):
             draft = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
             draft = self._make(n, self._note_facts(self._journal.state).count, fixed, repeats=False)
-        if not draft.outcome.outdated:
-            return self._settle(n, fixed, draft)
-        _, warnings = self._settle(0, fixed, draft)
-        proposals, more = self._ask(n, fixed)  # by a prompt that states the new results
-        return proposals, warnings + more
+        proposals, warnings = self._settle(n, fixed, draft)
+        if draft.outcome.outdated:  # the next prompt states the new results
+            proposals, more = self._ask(n, fixed)
+            warnings += more
+        return proposals, warnings
 
     def _waiting(self, state: State, fixed: Fixed | None) -> list[int]:
         """Return the places of the queued points that are gone, or lack one of the fixed values."""
@@ -419,24 +423,23 @@ class Asks(Results[Params]):
     def _settle(
         self, n: int, fixed: Fixed | None, draft: _Draft
     ) -> tuple[list[Proposal], list[str]]:
-        """Drop points that were recorded meanwhile, sample missing ones, and record the ask."""
-        outcome, key = draft.outcome, self.space.key
+        """Drop points that were recorded meanwhile, and record the ask.
+
+        If points are missing then, the ask is outdated: it returns none yet.
+        """
+        outcome = draft.outcome
         with self._journal.lock:
             now, proposals = self._journal.state, self._untried(draft)
             waiting = self._waiting(now, fixed) if n else []
             ready = len(now.queue) - len(waiting)
-            missing = n - ready - len(proposals)
-            ended = outcome.stop is not None and not proposals and not ready
+            stop = outcome.stop or now.stop
+            lost = [p.values for p in outcome.proposals if p not in proposals]
+            if lost and ready + len(proposals) < n and stop is None:
+                outcome.outdated = True
+                if draft.scope.replies and not proposals:
+                    outcome.refused = self._refusal(draft, lost)
             drawn = dict(draft.rng.bit_generator.state)
-            if missing > 0 and not ended:
-                seen = now.keys | {key(p.values) for p in proposals}
-                fewer = len(proposals) < len(outcome.proposals)
-                why = "proposed what was recorded meanwhile" if fewer else "ended the search"
-                outcome.warnings.append(
-                    f"the model {why}: {missing} of the points asked for "
-                    f"{'was' if missing == 1 else 'were'} sampled at random"
-                )
-                proposals += sample_fallbacks(self.space, seen, draft.rng, missing, fixed)
+            given = 0 if outcome.outdated else min(n, ready + len(proposals))
             completed, left = list[int](), list(draft.completed)
             for place, point in enumerate(now.partial):
                 if point in left:
@@ -446,20 +449,25 @@ class Asks(Results[Params]):
             state = self._journal.append(
                 Asked(
                     [proposal_to_json(p, self.space) for p in proposals],
-                    0 if ended else n,
+                    given,
                     draft.scope.blocks,
                     +outcome.rejected,
                     outcome.stop,
                     None if drawn == now.generator.bit_generator.state else drawn,
-                    [*waiting, *(len(now.queue) + place for place in passed)],
+                    [*(waiting if given else ()), *(len(now.queue) + place for place in passed)],
                     len(completed),
                     outcome.refused,
                 )
             )
-        if ended:
-            assert state.stop is not None
-            raise SearchStopped(*state.stop)
-        return list(state.pending[-n:]), outcome.warnings
+        if stop is not None and n > given == 0:
+            raise SearchStopped(*stop)
+        return list(state.pending[len(state.pending) - given :]), outcome.warnings
+
+    def _refusal(self, draft: _Draft, lost: Sequence[tuple[Any, ...]]) -> tuple[str, str]:
+        """Return the last answer, and say that its points are trials by now."""
+        answer = next(iter(draft.scope.replies[-1].completions), Completion("")).text
+        points = "; ".join(describe_params(p, self.space, self.space.names) for p in lost)
+        return answer, f"it was recorded as a trial meanwhile: {points}"
 
     def check_ready(self) -> None:
         """Check once for what would stop the first request; see `ModelCalls.check_ready`."""

@@ -72,8 +72,8 @@ def waiting_ask(*options):
             ask.kill()
 
 
-def answered(ask, text="x: 1"):
-    hand_in(Path("wm"), 1, text.encode())
+def answered(ask, text="x: 1", number=1):
+    hand_in(Path("wm"), number, text.encode())
     out, _ = ask.communicate(timeout=60)
     assert ask.returncode == 0
     return [json.loads(line) for line in out.splitlines()]
@@ -110,10 +110,13 @@ def test_a_point_that_is_measured_meanwhile_is_not_printed_again(capsys):
     with waiting_ask("--again", "-n", "3") as ask:
         run(capsys, "tell", "p1", "--reward", "5")
         run(capsys, "tell", '{"x": 1}', "--reward", "6")  # which the model proposes, too
-        last, new = answered(ask)
+        hand_in(Path("wm"), 1, b"x: 1")
+        while not Path("wm/0002.request.md").exists():
+            time.sleep(0.05)
+        last, new = answered(ask, "x: 1.5", 2)
     assert last["point"] == "p2"
-    assert (new["point"], new["source"]) == ("p3", "fallback")
-    assert new["params"]["x"] not in (1, 2, 3)
+    assert (new["point"], new["source"], new["params"]) == ("p3", "llm", {"x": 1.5})
+    assert "recorded as a trial meanwhile" in Path("wm/0002.request.md").read_text()
 
 
 @pytest.mark.parametrize("seed", range(3))

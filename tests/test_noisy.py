@@ -11,7 +11,7 @@ import pytest
 
 from llmopt import Float, LLMOptimizer, RewardError, ScriptedClient, maximize, repeats
 from llmopt.client.model_facts import ModelFacts
-from llmopt.errors import FallbackWarning, NoTrialsError, ParameterError
+from llmopt.errors import NoTrialsError, ParameterError, SearchStopped
 from llmopt.history import History, Trial
 from llmopt.policies import PolicySearch
 from llmopt.prompt import Situation, get_prompt
@@ -232,12 +232,25 @@ def test_points_beside_an_answer_that_ends_the_search_are_not_lost():
     made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "seed": 1, "points": 1}
     optimizer = LLMOptimizer(SPACE, ScriptedClient([FIRST, STOP]), **made)
     optimizer.tell(optimizer.ask(), 1.0)
-    with pytest.warns(FallbackWarning, match="ended the search: 2 of the points asked for were"):
-        first, *others = optimizer.ask(3)
-    assert first == {"x": 0.5}
-    assert len(others) == 2
-    assert optimizer.usage.proposals == {"warmup": 1, "llm": 1, "fallback": 2}
-    assert [p.source for p in optimizer.pending_proposals] == ["llm", "fallback", "fallback"]
+    with pytest.warns(UserWarning, match="1 of 3 points: scripted .* ended the search: flat"):
+        assert optimizer.ask(3) == [{"x": 0.5}]
+    assert optimizer.usage.proposals == {"warmup": 1, "llm": 1}
+    with pytest.raises(SearchStopped, match="flat"):
+        optimizer.ask()
+
+
+def test_a_queued_point_alone_is_returned_as_the_model_ends_the_search():
+    made = {"prompt": "words", "warmup": [{"x": 0.0}], "may_stop": True, "max_fallbacks": 0}
+    optimizer = LLMOptimizer(SPACE, ScriptedClient([STOP]), **made)
+    optimizer.tell(optimizer.ask(), 1.0)
+    optimizer.enqueue({"x": 0.25})
+    with pytest.warns(UserWarning, match="1 of 3 points: .* ended the search"):
+        assert optimizer.ask(3) == [{"x": 0.25}]
+    optimizer.give_back(optimizer.pending_proposals)
+    with pytest.warns(UserWarning, match="1 of 3 points"):
+        assert optimizer.ask(3) == [{"x": 0.25}]
+    with pytest.raises(SearchStopped, match="flat"):
+        optimizer.ask(3)
 
 
 def test_the_offer_is_made_only_where_it_is_taken():

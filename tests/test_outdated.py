@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmopt import Float, LLMOptimizer, ScriptedClient
+from llmopt import ClientError, Float, LLMOptimizer, ScriptedClient
 from llmopt.client.base import Completion, Reply
 
 SPACE = {"x": Float(-3, 3), "y": Float(-3, 3)}
@@ -233,3 +233,39 @@ def test_a_refusal_after_a_point_of_the_same_ask_is_stated():
     assert [point["x"] for point in optimizer.ask(2)] == [1, 1.5]
     assert "69.46" in seen(client)[2]
     assert "`x` = 50 is outside [-3.00, 3.00]" in seen(client)[2]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_proposal_that_was_recorded_meanwhile_is_asked_for_again(tmp_path, n):
+    texts = ["Hypothesis: h.\nStart from: new\nProposal:\nx: 1, y: 2"]
+    texts += [part.replace("1", str(k)) for k in range(2, n + 1) for part in texts[:1]]
+
+    def tell(_):
+        optimizer.tell({"x": 1, "y": 2}, 69.46)
+        return Reply((Completion("\n".join(texts)),))
+
+    again = texts[0].replace("1", "2.5")
+    client = ScriptedClient([tell, texts[0], again])
+    optimizer = begun(client, tmp_path / "s.jsonl", max_fallbacks=0, points=n)
+    optimizer.tell({"x": 0, "y": 0}, 1)
+    assert [point["x"] for point in optimizer.ask(n)] == [2, 2.5][-n:]
+    assert "69.46" in seen(client)[1]
+    assert ("it was recorded as a trial meanwhile: x: 1.00, y: 2.00" in seen(client)[1]) is (n == 1)
+    assert optimizer.usage.proposals == {"llm": n}
+    before = optimizer.pending
+    optimizer.close()
+    assert begun(ScriptedClient([]), tmp_path / "s.jsonl").pending == before
+
+
+def test_no_random_point_takes_the_place_of_one_recorded_meanwhile():
+    text = "Hypothesis: h.\nStart from: new\nProposal:\nx: 1, y: 2"
+
+    def tell(_):
+        optimizer.tell({"x": 1, "y": 2}, 69.46)
+        return Reply((Completion(text),))
+
+    optimizer = begun(ScriptedClient([tell, *[text] * 9]), max_fallbacks=0)
+    with pytest.raises(ClientError, match="could not be used, the last: this point was already"):
+        optimizer.ask()
+    assert optimizer.pending == []
+    assert optimizer.usage.requests == 4

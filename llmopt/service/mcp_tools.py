@@ -322,6 +322,8 @@ class SearchFolder:
             raise LLMOptError(f"your answer cannot be used: {error.complaint}. {_SHOWS}") from error
         except SearchStopped as end:
             return {"points": [], "next": f"nothing: {end}"}
+        if optimizer.stopped and len(proposals) < n:
+            warned.append(f"{len(proposals)} of {n} points: {optimizer.stopped}")
         found: dict[str, Any] = {"points": [of_proposal(optimizer, p) for p in proposals]}
         found["next"] = "evaluate them, and tell() what each scored"
         return found | ({"warning": " ".join([*notices, *warned])} if notices or warned else {})
