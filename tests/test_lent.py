@@ -60,9 +60,10 @@ def is_lent():
 
 
 @contextlib.contextmanager
-def waiting_ask(*options):
+def waiting_ask(*options, stderr=None):
     """Start an `llmopt ask`, and wait until its request waits for the answer."""
-    with subprocess.Popen([*ASK, *options], stdout=subprocess.PIPE, text=True) as ask:
+    how = {"stdout": subprocess.PIPE, "stderr": stderr, "text": True}
+    with subprocess.Popen([*ASK, *options], **how) as ask:
         try:
             while ask.poll() is None and not is_lent():
                 time.sleep(0.05)
@@ -117,6 +118,24 @@ def test_a_point_that_is_measured_meanwhile_is_not_printed_again(capsys):
     assert last["point"] == "p2"
     assert (new["point"], new["source"], new["params"]) == ("p3", "llm", {"x": 1.5})
     assert "recorded as a trial meanwhile" in Path("wm/0002.request.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"forbidden": [{"x": {">": 0.5}}]}, "p3, {'x': 1.0}, breaks never x > 0.5: withdraw it"),
+        ({"constraints": ["x <= 0.75"]}, "p3, {'x': 1.0}, breaks x <= 0.75: withdraw it"),
+        ({"constraints": ["x <= 1.75"]}, ""),
+        ({"constraints": ["z <= 1"]}, "s.json changed while the model was asked, and cannot be"),
+    ],
+)
+def test_a_point_that_breaks_a_limit_added_meanwhile_is_named(limit, said, capsys):
+    run(capsys, "ask", "-n", "2", "--model", "folder:wm")
+    with open("err", "w") as err, waiting_ask(stderr=err) as ask:
+        Path("s.json").write_text(json.dumps(DESCRIBED | limit))
+        answered(ask)
+    assert said in (text := Path("err").read_text())
+    assert bool(said) is ("warning" in text)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,11 +6,12 @@ import argparse
 import contextlib
 import json
 import sys
+from pathlib import Path
 
 from llmopt.commands.shared import add_option_argument, add_packages_argument
 from llmopt.errors import LLMOptError, warn_user
 from llmopt.progress import waiting
-from llmopt.service.search_file import open_file
+from llmopt.service.search_file import breaking, description_of, open_file
 from llmopt.service.search_json import of_proposal
 from llmopt.util.files import read_json
 from llmopt.util.text import cut
@@ -98,6 +99,8 @@ def main(args: argparse.Namespace) -> int:
         if wanted > len(points):
             with waiting():
                 new, warnings = optimizer.ask_proposals(wanted - len(points), fixed)
+            if (described := description_of(Path(args.file))) is not None:
+                warnings += breaking(optimizer, described, new)
             for text in warnings:
                 warn_user(text)
             # Others may have got a result meanwhile.

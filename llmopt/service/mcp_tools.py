@@ -21,7 +21,7 @@ from llmopt.errors import ClientError, LLMOptError, SearchStopped, did_you_mean
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.service.description import read_description
-from llmopt.service.search_file import AGENT, MOST_DESCRIPTION, open_described
+from llmopt.service.search_file import AGENT, MOST_DESCRIPTION, breaking, open_described
 from llmopt.service.search_json import (
     enqueue,
     leaders,
@@ -322,6 +322,9 @@ class SearchFolder:
             raise LLMOptError(f"your answer cannot be used: {error.complaint}. {_SHOWS}") from error
         except SearchStopped as end:
             return {"points": [], "next": f"nothing: {end}"}
+        assert optimizer.storage is not None
+        described = optimizer.storage.with_suffix(".json")
+        warned += breaking(optimizer, described, proposals, links=False)
         if optimizer.stopped and len(proposals) < n:
             warned.append(f"{len(proposals)} of {n} points: {optimizer.stopped}")
         found: dict[str, Any] = {"points": [of_proposal(optimizer, p) for p in proposals]}

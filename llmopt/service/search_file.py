@@ -24,14 +24,16 @@ from llmopt.errors import (
     StorageError,
     StorageInUseError,
 )
+from llmopt.history import Proposal
 from llmopt.journal import read_started
 from llmopt.optimizer import Asker, LLMOptimizer, Recorder
 from llmopt.reports import stored_search
 from llmopt.resume_check import arguments_of, parameters_of, started_there
 from llmopt.service.description import read_description
 from llmopt.space import Space
+from llmopt.space.constraints import read_constraints
 from llmopt.util.files import nearby, read_mapping
-from llmopt.util.text import cut
+from llmopt.util.text import cut, short
 
 logger = logging.getLogger(__name__)
 
@@ -72,30 +74,22 @@ def open_file(
     path = Path(path)
     if not path.name:  # "." or "/", which has no description beside it
         raise StorageError(f"cannot read {path}: it is a folder: give a regular file")
-    for suffix in (".json", ".toml"):
-        described = path.with_suffix(suffix)
-        if path == described and not path.exists():
-            raise StorageError(
-                f"there is no {path}{nearby(path)}: give the path of an existing file. A "
-                "description of a search holds its parameters, direction and model, such as "
-                f"{_EXAMPLES[suffix]}"
-            )
-        if path == described or (path.suffix in ("", _SUFFIX) and described.is_file()):
-            storage = described.with_suffix(_SUFFIX)
-            description = read_mapping(described, most=MOST_DESCRIPTION)
-            if model is None and asks:
-                _check_harmless(described, description.get("model"))
-            return open_described(
-                description,
-                storage,
-                described.parent,
-                model=model,
-                options=options,
-                packages=packages,
-                wait=wait,
-                asks=asks,
-                reads=reads,
-            )
+    if (described := description_of(path)) is not None:
+        storage = described.with_suffix(_SUFFIX)
+        description = read_mapping(described, most=MOST_DESCRIPTION)
+        if model is None and asks:
+            _check_harmless(described, description.get("model"))
+        return open_described(
+            description,
+            storage,
+            described.parent,
+            model=model,
+            options=options,
+            packages=packages,
+            wait=wait,
+            asks=asks,
+            reads=reads,
+        )
     if not path.exists():
         raise StorageError(
             f"there is no {path}{nearby(path)}: give the description of a search (.json or .toml), "
@@ -111,6 +105,46 @@ def open_file(
         return _open(arguments, path, **how, wait=wait, asks=asks)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"{error}. Give --model") from None
+
+
+def description_of(path: Path) -> Path | None:
+    """Return the file that describes a search, given it or its storage; ``None`` without one."""
+    for suffix in (".json", ".toml"):
+        described = path.with_suffix(suffix)
+        if path == described and not path.exists():
+            raise StorageError(
+                f"there is no {path}{nearby(path)}: give the path of an existing file. A "
+                "description of a search holds its parameters, direction and model, such as "
+                f"{_EXAMPLES[suffix]}"
+            )
+        if path == described or (path.suffix in ("", _SUFFIX) and described.is_file()):
+            return described
+    return None
+
+
+def breaking(
+    optimizer: LLMOptimizer[Any],
+    described: Path,
+    proposals: Sequence[Proposal],
+    links: bool = True,
+) -> list[str]:
+    """Name the points that break a limit which was added while the model was asked."""
+    space = optimizer.space
+    try:
+        data = read_mapping(described, most=MOST_DESCRIPTION, links=links)
+        now = read_description(data, described.parent)
+        limits = read_constraints(now.get("constraints", ()), space.names)
+        if isinstance(now["space"], Space):
+            limits = (*limits, *now["space"].limits)
+        broken = [(p, space.broken(p.values, limits)) for p in proposals]
+    except (LLMOptError, LookupError, TypeError, ValueError) as error:
+        return [f"{described} changed while the model was asked, and cannot be used: {error}"]
+    return [
+        f"p{p.asked}, {short(space.labelled(p.values))}, breaks {', '.join(each)}: "
+        "withdraw it, and ask again"
+        for p, each in broken
+        if each
+    ]
 
 
 def _check_harmless(path: Path, model: object) -> None:
