@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import numbers
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -295,9 +297,11 @@ def _rewards(
     else:
         parts = _each(reward)
         if len(parts) != wanted:
-            raise RewardError(
-                f"reward={reward!r}: expected {wanted} numbers, one for each objective"
-            )
+            said = f"reward={reward!r}: expected {wanted} numbers, one for each objective"
+            form = json.dumps({n: k for k, n in enumerate(names, start=1)}, ensure_ascii=False)
+            form = shlex.quote(form) if CALLER.get().options else form
+            said += f", such as {CALLER.get().argument('reward', form)}" * bool(names)
+            raise RewardError(said)
         rewards = tuple(map(_objective, parts, names or range(wanted)))
     if not all(map(math.isfinite, rewards)):
         return None, f"the reward was {reward}"

@@ -62,7 +62,7 @@ def test_points_have_what_their_conditions_say():
         ({"optimizer": "sdg"}, "did you mean 'sgd'"),
         ({"optimiser": "sgd"}, "no parameter of the space; did you mean 'optimizer'"),
         ({"layers": [2, 7]}, "outside"),
-        ({"layers": lambda k: k > 2}, r'expected an integer.*a comparison is a pair: \(">=", 2\)'),
+        ({"layers": lambda k: k > 2}, r'expected an integer.*a comparison is {">=": 2}, in TOML'),
         ({"optimizer": (">", 1)}, "a choice, which has no order"),
         ({"x": 1}, "circle"),
         *[
@@ -172,7 +172,7 @@ def test_constraints_and_forbidden_combinations():
     assert space.broken(("poly", 4, 1.0)) == {"never kernel = poly and degree > 3 together": 1.0}
     assert space.broken(("rbf", ABSENT, 9.0)) == {}
     assert Space.from_dict(json.loads(json.dumps(space.to_dict()))) == space
-    with pytest.raises(SpaceError, match="forbidden: names 'kernl', which is no"):
+    with pytest.raises(SpaceError, match=r"^forbidden names 'kernl', which is no"):
         Space({"kernel": Categorical(["a"])}, forbidden=[{"kernl": "a"}])
     with pytest.raises(SpaceError, match="no point"):
         Space({"k": Categorical(["a", "b"])}, forbidden=[{"k": ["a", "b"]}])

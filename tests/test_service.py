@@ -686,6 +686,14 @@ def test_an_objective_is_told_by_its_name(tmp_path, capsys):
     assert "write 84.5" in said
 
 
+def test_a_single_reward_for_two_objectives_is_refused_with_the_form(tmp_path, capsys):
+    file = write(tmp_path, model="network", direction={"yield": "maximize", "by": "minimize"})
+    point, form = '{"x": 1, "k": 2}', """--reward '{"yield": 1, "by": 2}'"""
+    assert f"such as {form}" in run(capsys, "tell", file, point, "--reward", "40", status=2)
+    said = run(capsys, "tell", file, point, "--reward", "60, 4", status=2)
+    assert """or for several objectives --reward '{"yield": 40, "ee": 90}'""" in said
+
+
 def test_a_search_of_another_direction_names_the_command_that_imports(tmp_path, capsys):
     run(capsys, "ask", write(tmp_path, model="network"))
     file = write(tmp_path, model="network", direction="minimize")

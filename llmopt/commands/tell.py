@@ -137,9 +137,11 @@ def _reward(text: str) -> object:
         value = read_json(text)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             return value
+    several = """, or for several objectives --reward '{"yield": 40, "ee": 90}'"""
+    several *= re.search(r"[,:{\[\s]", text.strip()) is not None
     raise LLMOptError(
-        f"--reward {text}: expected a number{written(text)}; if the evaluation failed, give "
-        "--failed WHY in place of --reward"
+        f"--reward {text}: expected a number{written(text) or several}; if the evaluation failed, "
+        "give --failed WHY in place of --reward"
     )
 
 

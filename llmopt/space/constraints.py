@@ -88,7 +88,7 @@ def read_forbidden(combinations: Iterable[Any], dimensions: Mapping[str, Any]) -
     limits = []
     for given in combinations:
         tests = given if isinstance(given, tuple) else read_tests(given)
-        (tests,) = exact("forbidden:", When((tests,)), dimensions).alternatives
+        (tests,) = exact("forbidden", When((tests,)), dimensions).alternatives
         texts = [t.words(lambda name, value: dimensions[name].format(value)) for t in tests]
         text = f"never {' and '.join(texts)}" + " together" * (len(texts) > 1)
         limits.append(Forbidden(text, tests))

@@ -149,7 +149,7 @@ def read_tests(given: Any) -> tuple[Test, ...]:
     if not isinstance(given, Mapping) or not given or not all(isinstance(n, str) for n in given):
         raise SpaceError(
             f'when={short(given)}: expected a dict such as {{"optimizer": "sgd"}}, '
-            '{"optimizer": ["sgd", "rmsprop"]} or {"layers": (">", 2)}, or a list of such dicts, '
+            '{"optimizer": ["sgd", "rmsprop"]} or {"layers": {">": 2}}, or a list of such dicts, '
             "one of which must hold"
         )
     return tuple(test for name, operand in given.items() for test in _tests(name, operand))
@@ -185,7 +185,7 @@ def _tests(name: str, given: Any) -> list[Test]:
     except (KeyError, TypeError, ValueError):
         raise SpaceError(
             f"when: {name}={short(given)}: expected a value of {name}, a list of values, or a "
-            f'comparison such as (">", 2) or (">=", 2, "<", 5), with {", ".join(RELATIONS)}'
+            f'comparison such as {{">": 2}} or {{">=": 2, "<": 5}}, with {", ".join(RELATIONS)}'
         ) from None
     return tests
 
@@ -229,7 +229,9 @@ def exact(where: str, when: When, dimensions: Mapping[str, Any]) -> When:
             try:
                 return Test(name, test.relation, tuple(map(dimensions[name].check, test.operand)))
             except ParameterError as error:
-                raise SpaceError(f'{where}: {error} (a comparison is a pair: (">=", 2))') from None
+                raise SpaceError(
+                    f'{where}: {error} (a comparison is {{">=": 2}}, in TOML {{ ">=" = 2 }})'
+                ) from None
         if choices := getattr(dimensions[name], "choices", ()):
             raise SpaceError(
                 f"{where} {test.words()}: `{name}` is a choice, which has no order; "
