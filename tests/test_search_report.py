@@ -517,6 +517,26 @@ def test_a_page_shows_queued_and_imported_points_and_no_reason_of_a_withdrawal_i
     assert named == [[("x", "0.25"), ("gas", "N2")], [("x", "0.3")]]
 
 
+def test_a_page_shows_the_hypothesis_of_a_queued_point():
+    answer = "Hypothesis: warm\nStart from: new\nProposal: x: {}"
+    client = ScriptedClient([f"{answer.format(0.1)}\n\n{answer.format(0.2)}"])
+    search = LLMOptimizer({"x": Float(0, 1)}, client, "words", warmup=0, compute=False)
+    search.ask()
+    (queued,) = re.findall(r"<b>queued.*?</details>", page(search), re.DOTALL)
+    assert '<p class="words">warm</p>' in queued
+
+
+def test_figures_end_with_the_last_result_and_name_points_as_ask_does():
+    search = LLMOptimizer({"x": Float(0, 1)}, "network", direction=["minimize"] * 2, warmup=9)
+    first, second, *_ = search.ask(4)
+    search.tell(second, [1.0, 2.0])
+    search.tell(first, [2.0, 1.0])
+    drawn = {f.name: json.loads(f.json)["data"] for f in figures_of(search.to_optuna())}
+    hover = "".join(text for trace in drawn["pareto"] for text in trace["text"])
+    assert sorted(re.findall('"trial": "(.*?)"', hover)) == ["#1 (p2)", "#2 (p1)"]
+    assert drawn["slice"][0]["marker"]["cmax"] == 2
+
+
 def test_a_page_shows_the_reasons_of_a_repeat_in_its_line():
     answers = ["Hypothesis: warm\nStart from: new\nProposal: x: 0.5, k: 3"]
     answers += ["So\nit is.\nLesson: l\nHypothesis: noisy.\nStart from: #1\nProposal: no change"]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmopt.errors import LLMOptError, needs
-from llmopt.from_optuna import violated
+from llmopt.from_optuna import note_of, text_of, violated
 from llmopt.to_optuna import frozen, study_of
 from llmopt.util.text import clean, cut, short
 
@@ -92,6 +92,9 @@ def figures_of(
     plain, left, figures = _plain(study, labels or {}), _MOST, []
     last = len(plain.get_trials(deepcopy=False)) - 1
     many = last >= _HOVERING
+    listed = study.get_trials(deepcopy=False)
+    points = [html.escape(cut(text_of(note_of(t.user_attrs, "points")), 60)) for t in listed]
+    names = [f"#{n}{f' ({p})' * bool(p)}" for n, p in enumerate(points, start=1)]
     for name, title, draw in _kinds(plain, point):
         try:
             with warnings.catch_warnings():
@@ -100,7 +103,7 @@ def figures_of(
         except Exception:  # a figure is no part of the results: too few trials, no package
             continue
         columns = len(plain_names(plain)[:_MOST_SLICES]) if name in ("slice", "parallel") else 0
-        text = _json(drawn, name, numbered, many, last)
+        text = _json(drawn, name, names if numbered else [], many, last)
         if len(text) <= left:
             figures.append(Figure(name, title, text, 560 if name == "pareto" else 130 * columns))
             left -= len(text)
@@ -238,7 +241,10 @@ def _plain(study: Study, labels: Mapping[str, str]) -> Study:
     every = plain_names(study)
     names = dict(zip(every, texts([labels.get(n, n) for n in every], 40), strict=True))
     trials = []
-    for trial in study.get_trials(deepcopy=False):
+    listed, waiting = study.get_trials(deepcopy=False), ("RUNNING", "WAITING")
+    while listed and listed[-1].state.name in waiting:  # axes and colours end with the results
+        listed = listed[:-1]
+    for trial in listed:
         params, distributions = {}, {}
         for name, value in trial.params.items():
             distribution = trial.distributions[name]
@@ -251,7 +257,7 @@ def _plain(study: Study, labels: Mapping[str, str]) -> Study:
                 value = mapped[repr(value)]
             params[names[name]], distributions[names[name]] = value, distribution
         values, state = trial.values, trial.state.name
-        state = "FAIL" if state in ("RUNNING", "WAITING") else state
+        state = "FAIL" if state in waiting else state
         broken = {html.escape(cut(n, 40)): c for n, c in trial.constraints.items()} or None
         trials.append(frozen(trial.number, state, values, params, distributions, broken))
         trials[-1].user_attrs.clear()
@@ -260,8 +266,12 @@ def _plain(study: Study, labels: Mapping[str, str]) -> Study:
     return study_of("figures", directions, shown, trials, {}, Shared())
 
 
-def _json(figure: Any, name: str, numbered: bool, many: bool, last: int) -> str:
-    """Return a figure for the page, whose style sheet gives texts and lines their colours."""
+def _json(figure: Any, name: str, names: Sequence[str], many: bool, last: int) -> str:
+    """Return a figure for the page, whose style sheet gives texts and lines their colours.
+
+    Trials have the `names`, and numbers from 1, if there are any.
+    """
+    numbered = bool(names)
     figure.update_layout(
         title=None,
         template="none",
@@ -291,7 +301,7 @@ def _json(figure: Any, name: str, numbered: bool, many: bool, last: int) -> str:
         elif numbered and trace.type in ("scatter", "scatter3d") and trace.text is not None:
             texts = trace.text if isinstance(trace.text, tuple | list) else [trace.text]
             trace.text = [
-                _NUMBER.sub(lambda m: f'"trial": "#{int(m[1]) + 1}"', str(t)) for t in texts
+                _NUMBER.sub(lambda m: f'"trial": "{names[int(m[1])]}"', str(t)) for t in texts
             ]
         if numbered and name in ("history", "hypervolume") and trace.x is not None:
             trace.x = [x + 1 for x in trace.x]

@@ -383,10 +383,10 @@ def _queued(own: Any, point: Proposal | Fixed, labels: Mapping[str, str]) -> dic
         source, words, given = "user", point.words, point.named()
     else:
         source, words, given = point.source, point.explanation, own.space.named(point.values)
-    given = own.space.with_names(given)
+    given, notes = own.space.with_names(given), notes_of(words)
     return {
         "who": SOURCES.get(source, source),
-        "words": cut(words.strip(), _LONGEST),
+        "words": cut(notes.hypothesis or notes.analysis, _LONGEST),
         "params": [_shown(labels.get(n, n), v) for n, v in [*given.items()][:_MOST_QUEUED]],
         "waits": cut(own.obstacle(point), _LONGEST),
     }
