@@ -35,7 +35,7 @@ from llmopt.propose import Outcome
 from llmopt.results import Results
 from llmopt.resume_check import split_options
 from llmopt.space.fixed import Fixed
-from llmopt.state import State, proposal_to_json
+from llmopt.state import State, proposal_to_json, queued_point
 from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.caller import CALLER
@@ -520,18 +520,22 @@ class Asks(Results[Params]):
         """
         self.enqueue_as(params, self.read_queued(params, words))
 
-    def enqueue_as(self, params: Any, event: Queued) -> None:
-        """Queue a point that `read_queued` has checked."""
+    def enqueue_as(self, params: Any, event: Queued) -> Proposal | Fixed:
+        """Queue a point that `read_queued` has checked, and return it."""
         if not self.may_repeat and (there := place_of(self._journal.state, event)):
             logger.warning("%s %s: it is queued again", short(params), there)
-        self._journal.append(event)
+        return queued_point(self._journal.append(event), event)
 
-    def read_queued(self, params: Any, words: str = "") -> Queued:
-        """Check a point, and return what `enqueue` would record."""
+    def read_queued(self, params: Any, words: str = "", asked: int = 0) -> Queued:
+        """Check a point, and return what `enqueue` would record.
+
+        `asked` is `Proposal.asked` of a withdrawn proposal that it repeats; 0 for none.
+        """
         if not isinstance(words, str):
             raise TypeError(f"words={words!r}: expected a string")
         try:
-            return Queued(self.space.to_json_values(point_to_ask(self.space, params)), words)
+            values = self.space.to_json_values(point_to_ask(self.space, params))
+            return Queued(values, words, asked=asked)
         except ParameterError:
             if not Fixed.some(self.space, params):
                 raise

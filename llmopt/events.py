@@ -212,7 +212,7 @@ class Told(Event):
     ties: Sequence[float] = ()  # a code search breaks ties by them
     parts: Mapping[str, float] = field(default_factory=dict)  # of the reward, by name
     instead_of: Sequence[Any] = ()  # the point (pending, if not imported) whose place it took
-    asked: int = 0  # which one of several equal pending points; 0 for the oldest
+    asked: int = 0  # which proposal, if several equal ones are pending, or it was withdrawn
     origin: str = ""  # of an imported trial, if its source says it
     revisions: Mapping[str, int] = field(default_factory=dict)  # likewise
 
@@ -236,6 +236,7 @@ class Queued(Event):
     values: Sequence[Any]
     words: str = ""
     fixed: Json = field(default_factory=dict)  # values of some parameters by name, without `values`
+    asked: int = 0  # which proposal it repeats, with its source and explanation; 0 for none
 
 
 @dataclass(frozen=True)

@@ -394,7 +394,7 @@ def _computed(state: State, event: Computed) -> State:
 
 
 def _queued(state: State, event: Queued) -> State:
-    point = queued_point(state.space, event)
+    point = queued_point(state, event)
     if isinstance(point, Fixed):
         return replace(state, stop=None, partial=(*state.partial, point))
     queue, users = list(state.queue), sum(p.source == "user" for p in state.queue)
@@ -402,11 +402,14 @@ def _queued(state: State, event: Queued) -> State:
     return replace(state, stop=None, queue=tuple(queue))
 
 
-def queued_point(space: Any, event: Queued) -> Proposal | Fixed:
-    """Return the point that an event queues."""
+def queued_point(state: State, event: Queued) -> Proposal | Fixed:
+    """Return the point that an event queues: the user's, until `ask` returns it."""
     if event.fixed:
-        return Fixed.read(space, event.fixed, event.words)
-    return Proposal(space.from_json_values(event.values), "user", event.words)
+        assert isinstance(state.space, Space)
+        return Fixed.read(state.space, event.fixed, event.words)
+    values = state.space.from_json_values(event.values)
+    words = state.returned[event.asked - 1].explanation if event.asked else event.words
+    return Proposal(values, "user", words, asked=event.asked)
 
 
 def _withdrawn(state: State, event: Withdrawn) -> State:
@@ -511,7 +514,9 @@ def _asked(state: State, event: Asked) -> State:
             p.seed for p in given if state.space.key(p.values) == state.space.key(proposal.values)
         ]
         seed = state.next_seed(proposal.values, same)
-        given.append(replace(proposal, seed=seed, asked=len(state.returned) + len(given) + 1))
+        source = state.returned[proposal.asked - 1].source if proposal.asked else proposal.source
+        number = len(state.returned) + len(given) + 1
+        given.append(replace(proposal, source=source, seed=seed, asked=number))
     usage, fallbacks = state.usage.copy(), state.fallbacks
     for proposal in new:
         usage.proposals[proposal.source] = usage.proposals.get(proposal.source, 0) + 1
@@ -571,7 +576,9 @@ def _told(state: State, event: Told) -> State:
         stop = None  # the user continues the search
         at = (t for t in reversed(state.trials) if values in (t.values, t.instead_of))
         last = next(at, None)  # if that was measured here, a repeat is the user's own
-        if last is not None and _open(last) == values:
+        if event.asked and all(t.asked != event.asked for t in state.trials):
+            proposal = state.returned[event.asked - 1]  # it was withdrawn
+        elif last is not None and _open(last) == values:
             proposal = Proposal(values, last.source, last.explanation)
     about = {**vars(proposal or Proposal(values, "user")), "values": values, "instead_of": asked}
     number = len(state.trials)

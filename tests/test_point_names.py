@@ -195,12 +195,12 @@ def test_a_point_that_was_withdrawn_for_a_reason_is_run_again(tmp_path):
         search.ask(2)
         (gone,) = withdraw(search, ["p2"], None, "spilled on the\nbench")
         assert (gone["point"], gone["feedback"]) == ("p2", "spilled on the\nbench")
-        with pytest.raises(LLMOptError, match="no point 'p2'"):
-            list(tell(search, [{"params": "p2", "reward": 1.0}]))
+        with pytest.raises(LLMOptError, match=r"'p2' \(it was withdrawn; `enqueue` runs"):
+            list(tell(search, [{"params": {"k": 0}, "instead_of": "p2", "reward": 1.0}]))
         search.ask()
         said = "The point k: 1, j: 1 was withdrawn before it had a result: spilled on the bench."
         (again,) = enqueue(search, ["p2"])
-        assert again["explanation"] == "run again. Hypothesis: more k1"
+        assert (again["explanation"], again["source"]) == ("Hypothesis: more k1", "user")
         assert enqueue(search, ["p2"], "mine")[0]["explanation"] == "mine"
         with pytest.raises(LLMOptError, match="no point 'p9'"):
             enqueue(search, ["p9"])
@@ -224,3 +224,38 @@ def test_a_point_that_was_withdrawn_for_a_reason_is_run_again(tmp_path):
         search.withdraw(trial=0)
         assert search.changes[-2].of == "k = 3, j = 2"
         assert search.trials[0].feedback == search.changes[-1].words == "the pump broke"
+
+
+def test_a_withdrawn_point_keeps_its_hypothesis_when_it_is_run_again_or_told_by_name(tmp_path):
+    answers = [
+        f"Lesson: l{k}\nHypothesis: more k{k}\nStart from: new\nProposal: k: {k}, j: 1"
+        for k in range(4)
+    ]
+    how = {"compute": False, "points": 1, "prompt": "words", "storage": tmp_path / "s.jsonl"}
+    with LLMOptimizer(SPACE, ScriptedClient(answers), warmup=0, **how) as search:
+        for _ in range(3):
+            search.ask()
+        withdraw(search, ["p1", "p2"], None, "the pump broke")
+        search.enqueue({"k": 3, "j": 0})
+        enqueue(search, ["p2"])
+        search.enqueue({"k": 3, "j": 2})
+        assert [p.values for p in search.queued_proposals] == [(3, 0), (1, 1), (3, 2)]
+        search.ask(3)
+        assert [p.source for p in search.pending_proposals] == ["llm", "user", "llm", "user"]
+        with pytest.raises(LLMOptError, match=r"'p1'.*`enqueue` runs it again"):
+            list(tell(search, [{"params": "p1", "replaces": 1}]))
+        told = [{"params": "p1", "reward": 1.0}, {"point": "p2", "reward": 2.0}]
+        first, second = tell(search, told)  # p5 is the point of p2
+        assert (first["point"], second["point"]) == ("p1", "p5")
+        assert [t.source for t in search.trials] == ["llm", "llm"]
+        assert search.trials[0].explanation == search.returned_proposals[0].explanation
+        (again,) = tell(search, [{"params": "p1", "reward": 1.0}])  # a repeat is the user's
+        assert "point" not in again
+        search.ask()
+        text = search.client.requests[-1].messages[-1].content
+        assert 'lesson: l1\nhypothesis: "more k1" -> +1 against the best, #1' in text
+        assert "run again" not in text
+        state = search._journal.state
+    with LLMOptimizer(SPACE, ScriptedClient([]), warmup=0, **how) as search:
+        there = search._journal.state
+        assert (there.trials, there.pending) == (state.trials, state.pending)

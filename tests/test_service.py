@@ -402,7 +402,7 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert [p["point"] for p in run(capsys, "withdraw", file, "p1")] == ["p1"]
     assert open_file(file, reads=True).pending == []
     said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
-    assert "there is no point 'p9' (it may have been withdrawn)" in said
+    assert "there is no point 'p9' (`ask` did not return it)" in said
     assert "p3 has no result: add --reward X" in run(capsys, "tell", file, "p3", status=2)
     assert "such as p3" in run(capsys, "tell", file, "3", "--reward", "1", status=2)
     assert "no point was given" in run(capsys, "tell", file, "--reward", "1", status=2)

@@ -22,7 +22,6 @@ from llmopt.packing import DataError
 from llmopt.prompt.answer_parts import notes_of
 from llmopt.service.search_file import AGENT
 from llmopt.space.fixed import Fixed
-from llmopt.state import queued_point
 from llmopt.util.caller import CALLER
 from llmopt.util.text import ended, short, written
 
@@ -231,9 +230,11 @@ def _named(optimizer: LLMOptimizer[Any], given: str, gone: bool) -> Proposal | T
     named |= {label(t.number): t for t in trials}
     if given not in named:
         pending = [f"p{p.asked}" for p in optimizer.pending_proposals]
-        why = "it may have been withdrawn"
+        why = "`ask` did not return it"
         if (near := given.lower()) in named:
             why = f"did you mean {near}?"
+        elif any(f"p{p.asked}" == near for p in returned):
+            why = "it was withdrawn; `enqueue` runs it again"
         raise LLMOptError(
             f"there is no point {short(given)} ({why}): expected the name that `llmopt ask` "
             f"printed, or the parameters. Pending: {', '.join(pending) or 'none'}"
@@ -244,6 +245,18 @@ def _named(optimizer: LLMOptimizer[Any], given: str, gone: bool) -> Proposal | T
 def _asked(name: Any) -> int:
     """Return the number of the name that `ask` printed, and 0 for all else."""
     return int(name[1:]) if isinstance(name, str) and name.startswith("p") else 0
+
+
+def _withdrawn(optimizer: LLMOptimizer[Any], given: Any) -> int:
+    """Return the number of a named proposal that was withdrawn, with no result; else 0.
+
+    It is 0, too, if an equal point has a result, or is pending or queued.
+    """
+    key, trials = optimizer.space.key, without_withdrawn(optimizer.trials)
+    if not (asked := _asked(given)) or any(t.asked == asked for t in trials):
+        return 0
+    known = {key(v) for v in (*(t.values for t in trials), *optimizer.history.pending)}
+    return asked * (key(optimizer.returned_proposals[asked - 1].values) not in known)
 
 
 def tell(optimizer: LLMOptimizer[Any], results: Sequence[Any]) -> Iterator[dict[str, Any]]:
@@ -302,16 +315,17 @@ def enqueue(
     """Queue points, all of them or none, and return them as JSON."""
 
     def check(given: Any, point: Any) -> Queued:
+        if not words and (asked := _withdrawn(optimizer, given)):
+            return optimizer.read_queued(point, asked=asked)
         return optimizer.read_queued(point, words or _said(optimizer, given))
 
     read = _each(optimizer, points, check, "queued", gone=True)
-    for point, event in read:
-        optimizer.enqueue_as(point, event)
-    return [_queued(optimizer, queued_point(optimizer.space, event)) for _, event in read]
+    queued = [optimizer.enqueue_as(point, event) for point, event in read]
+    return [_queued(optimizer, point) for point in queued]
 
 
 def _said(optimizer: LLMOptimizer[Any], given: Any) -> str:
-    """Return the words of a proposal that is queued again by its name: what it was to show."""
+    """Return the words of a point that is repeated by its name: what it was to show."""
     if not isinstance(given, str):
         return ""
     notes = notes_of(_named(optimizer, given, gone=True).explanation)
@@ -468,13 +482,14 @@ def _read(optimizer: LLMOptimizer[Any], told: Any) -> Any:
         told = {**told, "feedback": ""}  # a correction removes it
     others = {k: told[k] for k in known if told.get(k) is not None}
     place, named = told.get("instead_of"), told.get("params")
-    params = _completed(optimizer, point_named(optimizer, named or {}), others)
+    gone = not {"instead_of", "replaces"} & others.keys()  # it may have been evaluated after all
+    params = _completed(optimizer, point_named(optimizer, named or {}, gone), others)
     asked = _asked(place or named)  # an equal point has another name
     trial = next((t for t in optimizer.trials if asked and t.asked == asked), None)
-    if trial is not None and trial.state == "withdrawn":
-        asked = 0  # its point may be queued again
-    elif trial is not None:
+    if trial is not None and trial.state != "withdrawn":
         _check_open(optimizer, trial, others)
+    elif asked not in [p.asked for p in optimizer.pending_proposals]:
+        asked = 0 if trial else _withdrawn(optimizer, named)  # its point may be queued again
     if told.get("reward") is None and "failed" not in told and "replaces" in others:
         told = _with_outcome(told, others, optimizer.trials[others["replaces"]])
     if "failed" not in told and "reward" not in told:
@@ -515,7 +530,7 @@ def _by_name(optimizer: LLMOptimizer[Any], told: Any) -> Any:
     if not isinstance(told, Mapping) or "point" not in told or "point" in optimizer.metrics:
         return told
     name, rest = told["point"], {key: value for key, value in told.items() if key != "point"}
-    point, space = point_named(optimizer, name), optimizer.space
+    point, space = point_named(optimizer, name, gone=True), optimizer.space
     given = rest.get("params") or point
     try:
         same = space.key(evaluated_point(space, given, beyond=True)) == space.key(
