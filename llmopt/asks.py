@@ -40,7 +40,7 @@ from llmopt.turns import Partner, propose_in_turns
 from llmopt.util.arguments import MOST_POINTS, whole_number
 from llmopt.util.caller import CALLER
 from llmopt.util.files import stamp_of
-from llmopt.util.text import clean, counted, cut, short
+from llmopt.util.text import clean, counted, cut, ended, short
 from llmopt.util.threads import Lock
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,12 @@ class _Draft:
     seen: set[Hashable]
     outcome: Outcome = field(default_factory=Outcome)
     completed: list[Fixed] = field(default_factory=list)
+
+
+def _ended(why: str, point: int | None) -> SearchStopped:
+    """Return the model's end of a search as an error that says what continues it."""
+    also = "Corrected or withdrawn results and other candidates or limits also continue the search"
+    return SearchStopped(f"{ended(why)} To go on, {CALLER.get().reopens}. {also}", point)
 
 
 class Asks(Results[Params]):
@@ -209,8 +215,8 @@ class Asks(Results[Params]):
                 proposals, warned = self._ask(n, kept)
         except SearchStopped as stopped:
             if self._callbacks is not None:
-                self._callbacks.reason = str(stopped)
-            self.conclude(str(stopped))
+                self._callbacks.reason = self.stopped or str(stopped)
+            self.conclude(self.stopped or str(stopped))
             raise
         except BudgetExceededError as error:
             self.conclude(str(error))
@@ -321,7 +327,7 @@ class Asks(Results[Params]):
         made = len(outcome.proposals)
         draft.completed += partial[:made]
         if state.stop is not None and len(kinds) - made >= n:
-            raise SearchStopped(*state.stop)
+            raise _ended(*state.stop)
         single = partial[made:]
         more = [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]
         for kind, count in more if state.stop is None else []:
@@ -460,7 +466,7 @@ class Asks(Results[Params]):
                 )
             )
         if stop is not None and n > given == 0:
-            raise SearchStopped(*stop)
+            raise _ended(*stop)
         return list(state.pending[len(state.pending) - given :]), outcome.warnings
 
     def _refusal(self, draft: _Draft, lost: Sequence[tuple[Any, ...]]) -> tuple[str, str]:

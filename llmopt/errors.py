@@ -107,7 +107,8 @@ class BudgetExceededError(LLMOptError):
 class SearchStopped(LLMOptError):
     """The model ended the search, if it may (`may_stop`), or a callback did.
 
-    Every trial is kept. A later ask raises this again, without a request.
+    Every trial is kept. Later asks raise this again, without a request, until you do what the
+    message says.
 
     Attributes:
         point: Number of the point that the model recommends, from 1; ``None`` if it names none.

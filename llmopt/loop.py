@@ -476,7 +476,7 @@ class _Run:
             with self._progress.waiting():
                 proposals, texts = self._ask_within_caps(free)
         except (SearchStopped, BudgetExceededError) as end:
-            self.stopped = str(end)
+            self.stopped = optimizer.stopped or str(end)
             return self._next(free, running)  # the finalists are left
         except ClientError as error:
             self._end_by(error)

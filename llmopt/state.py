@@ -343,8 +343,13 @@ def reduce(state: State, event: Event) -> State:
 
 def _started(state: State, event: Started) -> State:
     there, now = ({} if e is None else e.identity.get("space", {}) for e in (state.started, event))
-    if state.started is not None and there.get("candidates") != now.get("candidates"):
-        state = replace(state, former=frozenset(state.keys))
+    same = all(there.get(k) == now.get(k) for k in LIMITS)
+    if state.started is not None:
+        may_stop = ["may_stop" in e.options for e in (state.started, event)]
+        if there.get("candidates") != now.get("candidates"):
+            state = replace(state, former=frozenset(state.keys), stop=None)
+        if not same or may_stop == [True, False]:
+            state = replace(state, stop=None)
     if event.id and not state.id:  # an older file may have trials by now
         encode = state.space.to_json_values
         trials = (
@@ -355,7 +360,7 @@ def _started(state: State, event: Started) -> State:
         )
         state = replace(state, id=event.id, trials=tuple(trials))
     state = replace(state, started=event)
-    if not isinstance(state.space, Space) or all(there.get(k) == now.get(k) for k in LIMITS):
+    if not isinstance(state.space, Space) or same:
         return state
     state = replace(state, limits=state.space.limits_of(now))
     return replace(state, trials=tuple([_judged(state, trial) for trial in state.trials]))

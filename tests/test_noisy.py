@@ -20,6 +20,7 @@ from llmopt.report_page.page import page
 from llmopt.service import search_json as service
 from llmopt.trackers import Callback
 from llmopt.two_way import two_way
+from llmopt.util.caller import MCP, PYTHON, SHELL, called_by
 from llmopt.views import outcome
 
 SPACE = {"x": Float(0.0, 1.0)}
@@ -251,6 +252,33 @@ def test_a_queued_point_alone_is_returned_as_the_model_ends_the_search():
         assert optimizer.ask(3) == [{"x": 0.25}]
     with pytest.raises(SearchStopped, match="flat"):
         optimizer.ask(3)
+
+
+@pytest.mark.parametrize("caller", [PYTHON, SHELL, MCP])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"may_stop": False}, {"constraints": ["x <= 0.75"]}, {"candidates": [{"x": 0.5}]}],
+)
+def test_what_continues_a_search_that_the_model_has_ended(tmp_path, change, caller):
+    def made(*answers, **options):
+        options = {"prompt": "words", "warmup": 0, "may_stop": True, "points": 1} | options
+        file = tmp_path / "s.jsonl"
+        return LLMOptimizer(SPACE, ScriptedClient(answers), storage=file, **options)
+
+    table = {"candidates": [{"x": 0.0}, {"x": 0.5}, {"x": 1.0}]} if "candidates" in change else {}
+    with closing(made(STOP, **table)) as optimizer, called_by(caller):
+        optimizer.tell({"x": 0.0}, 1.0)
+        with pytest.raises(SearchStopped) as stopped:
+            optimizer.ask()
+    assert f"ended the search: flat. To go on, {caller.reopens}. " in str(stopped.value)
+    with closing(made(FIRST, **table | {"total": 9} | change)) as optimizer:
+        if change:
+            assert optimizer.ask() == {"x": 0.5}
+            assert optimizer.stopped == ""
+        else:
+            with pytest.raises(SearchStopped, match="To go on"):
+                optimizer.ask()
+            assert "To go on" not in optimizer.stopped
 
 
 def test_the_offer_is_made_only_where_it_is_taken():

@@ -314,7 +314,7 @@ class PolicySearch(Views, Closing):
                 with shown.waiting():
                     return optimizer.pending[:1] or [optimizer.ask()]
             except (BudgetExceededError, SearchStopped) as end:
-                self.stopped = str(end)
+                self.stopped = optimizer.stopped or str(end)
                 return []
 
         def tell(params: Any, outcome: Any, error: Exception | None) -> tuple[str, str]:

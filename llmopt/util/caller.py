@@ -15,11 +15,13 @@ class Caller:
     Attributes:
         first_trial: Number of the first trial in arguments.
         imports: The call that imports the trials of a file.
+        reopens: What continues a search that its model has ended.
         options: Whether arguments are options of a command.
     """
 
     first_trial: int
     imports: str
+    reopens: str
     options: bool = False
 
     def argument(self, name: str, value: object = "") -> str:
@@ -37,9 +39,14 @@ class Caller:
         return self.argument(name, self.number(trial))
 
 
-PYTHON = Caller(0, "import_trials(FILE)")
-SHELL = Caller(1, "`llmopt tell --import FILE`", options=True)
-MCP = Caller(1, SHELL.imports)
+PYTHON = Caller(0, "import_trials(FILE)", "enqueue() a point, or pass may_stop=False")
+SHELL = Caller(
+    1,
+    "`llmopt tell --import FILE`",
+    "queue a point by `llmopt enqueue`, or set may_stop = false in the description",
+    options=True,
+)
+MCP = Caller(1, SHELL.imports, "enqueue() a point")
 
 CALLER = ContextVar("CALLER", default=PYTHON)
 """Who reads the messages that are made now."""
