@@ -228,9 +228,10 @@ class LLMOptimizer(Asks[Params]):
         """Have a journal say what search this is, unless its last event of this kind does."""
         self._id = journal.state.id or new_identifier()
         now = self.started()
-        if there is not None and there.identity["space"] != (space := now.identity["space"]):
-            # At once: with it, all points so far need not be allowed any more.
-            there = replace(there, identity={**there.identity, "space": space})
+        identity = {**(there or now).identity, **{k: now.identity[k] for k in ("space", "options")}}
+        if there is not None and there.identity != identity:
+            # At once: with it, points so far need not be allowed any more, or have their means.
+            there = replace(there, identity=identity)
             before, after = journal.state.trials, journal.append(there).trials
             broken = [
                 {t.number for t in each if t.constraint_violation > 0} for each in (before, after)
@@ -242,10 +243,8 @@ class LLMOptimizer(Asks[Params]):
                     counted(len(broken[1] - broken[0]), "trial"),
                     len(broken[0] - broken[1]),
                 )
-        noisier = there is not None and there.identity["options"] != now.identity["options"]
-        same = there is not None and (not self._asks or there.facts == now.facts)
-        changed = there is None or noisier or not same or there.options != now.options
-        if there is None or changed:
+        others = there is not None and self._asks and there.facts != now.facts
+        if there is None or others or there.options != now.options:
             journal.begin(now)
         elif not journal.state.id:  # an older file
             journal.begin(replace(there, id=self._id))

@@ -118,8 +118,8 @@ class State:
         former: `key` of every point known when the candidates changed: it need be none of them.
         trials: In the order of recording.
         places: In a search that repeats points, the numbers from 0 of the points of each trial up
-            to the last correction or withdrawal, which therefore renumbers no other point: that
-            which it measures, and those that it was before, if any.
+            to the last correction or withdrawal, or to the first repeats if points did not repeat
+            before. So neither renumbers a point: that which it measures, and those that it was.
         unshown: The points of withdrawn measurements that no request has named yet.
         pending: Proposals that an ask returned, without a result, oldest first.
         dropped: The points that were withdrawn for a reason before they had a result, each with it.
@@ -359,11 +359,25 @@ def _started(state: State, event: Started) -> State:
             for n, t in enumerate(state.trials)
         )
         state = replace(state, id=event.id, trials=tuple(trials))
-    state = replace(state, started=event)
+    noisy = bool(event.identity.get("options", {}).get("noisy"))
+    state = replace(state if not noisy else _with_places(state), started=event, noisy=noisy)
     if not isinstance(state.space, Space) or same:
         return state
     state = replace(state, limits=state.space.limits_of(now))
     return replace(state, trials=tuple([_judged(state, trial) for trial in state.trials]))
+
+
+def _with_places(state: State) -> State:
+    """Return the state before points repeat: later answers name them by the numbers so far."""
+    if state.repeats:
+        return state
+    first: dict[Any, int] = {}
+    places = []
+    for number, trial in enumerate(state.trials):
+        complete = trial.state == "complete"
+        home = first.setdefault(state.space.key(trial.values), number) if complete else number
+        places.append((number,) if home == number else (home, number))
+    return replace(state, places=tuple(places))
 
 
 def _judged(state: State, trial: Trial[Any]) -> Trial[Any]:
@@ -566,6 +580,8 @@ def _stop(stop: Sequence[Any] | None) -> Stop | None:
 
 
 def _told(state: State, event: Told) -> State:
+    if event.kind == "finalist":
+        state = _with_places(state)
     values = state.space.from_json_values(event.values, measured=True)
     asked = state.space.from_json_values(event.instead_of) if event.instead_of else None
     imported = event.kind == "imported"  # its asked point is of the other search

@@ -477,6 +477,33 @@ def test_a_withdrawn_measurement_renumbers_no_other_point(numbered):
         assert points(read) == points(numbered)
 
 
+@pytest.mark.parametrize("finalist", [False, True])
+def test_points_keep_their_numbers_when_points_begin_to_repeat(tmp_path, finalist):
+    """With `noisy` switched on later, the #4 of the model's lessons was another point."""
+    path, client = tmp_path / "s.jsonl", ScriptedClient(["Start from: #4\nProposal: x: 0.75"])
+    made = {"prompt": "words", "warmup": 0, "storage": path}
+    with closing(LLMOptimizer(SPACE, client, **made)) as optimizer:
+        for x, reward in ((0.5, 1.0), (0.5, 3.0), (0.25, 2.0), (0.5, 2.0)):
+            optimizer.tell({"x": x}, reward)
+        optimizer.tell({"x": 0.375}, 2.0, replaces=3)
+        optimizer.tell({"x": 0.125}, 2.0)
+        if finalist:
+            optimizer.tell_as(optimizer.read_result({"x": 0.5}, 2.0), "finalist")
+        before = optimizer.history
+    with closing(LLMOptimizer(SPACE, client, **made, noisy=not finalist)) as optimizer:
+        assert [optimizer.history.label(n) for n in range(5)] == ["#1", "#1", "#3", "#4", "#5"]
+        assert before.noisy == finalist
+        optimizer.tell(optimizer.ask(), 4.0)
+        texts = client.requests[0].text
+        assert "#1 | 2 ± " in texts
+        assert "it counts as a measurement of #1" in texts
+        assert "#5 | 2 | 0.125" in texts
+        live = optimizer.history
+    assert live.label(5 + finalist) == "#6"
+    assert LLMOptimizer.load(path, client).history == live
+    assert service.numbered(optimizer, optimizer.trials)[-1]["label"] == "#6"
+
+
 def test_a_repeat_that_was_withdrawn_and_restored_leaves_no_row_that_no_prompt_had():
     """A row "withdrawn", with the old yield and the new part, stayed beside the point."""
     client = ScriptedClient([FIRST] * 2)

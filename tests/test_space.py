@@ -108,9 +108,10 @@ def test_a_number_is_read_with_exactly_its_unit(data):
 
 def test_a_number_is_read_with_another_spelling_of_its_unit_and_none_is_converted():
     right = {"h": "8 hours", "min": "8 minutes", "s": "8 sec", "mol%": "8 mol %", "µL": "8 μL"}
+    right |= {"mW/cm2": "8 mW/cm²", "mW/cm²": "8×10⁰ mW / cm2", "h-1": "8 h⁻¹"}
     for unit, text in {**right, "hour": "8h", "equiv.": "8 eq", "mL": "8 ml"}.items():
         assert Float(0, 9, unit=unit).parse(text) == 8
-    wrong = {"h": "8 min", "min": "8 m", "s": "8 ms", "mol%": "8 %", "C": "8 °C", "g": "8 mg"}
+    wrong = {"h": "8 min", "min": "8 m", "s": "8 ms", "mol%": "8 %", "C": "8 °C", "m2": "8 m³"}
     for unit, text in wrong.items():
         with pytest.raises(ParameterError, match=f"cannot read '{text}'; .* {unit}\\."):
             Float(0, 9, unit=unit).parse(text)

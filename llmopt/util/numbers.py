@@ -54,17 +54,19 @@ _SPELLINGS = [
 
 
 def spellings(unit: str) -> frozenset[str]:
-    """Return the spellings of a unit, without blanks, in a few usual cases more than one."""
-    signs = "".join(nfc(unit).translate(PLAIN).split())
+    """Return the spellings of a unit, without blanks and raised signs; of a few, more than one."""
+    signs = "".join(nfc(unit).translate(PLAIN).translate(_RAISED).split())
     return next((same for same in _SPELLINGS if signs in same), frozenset({signs}))
 
 
 def without_unit(text: str, unit: str) -> str:
-    """Return a text without the unit at its end; blanks in it and look-alikes are ignored."""
+    """Return a text without the unit at its end; blanks, raised signs, look-alikes vary."""
     known = spellings(unit)
     known |= {"C"} if "°C" in known else set()  # which alone may be coulomb
     ends = "|".join(" *".join(map(re.escape, signs)) for signs in known)
-    return re.sub(rf"({ends})\Z", "", nfc(text).translate(PLAIN).strip())
+    text = nfc(text).translate(PLAIN).strip()
+    end = re.search(rf"({ends})\Z", text.translate(_RAISED))
+    return text[: end.start()] if end else text
 
 
 def read_number(text: str, *, whole: bool = False, unit: str = "") -> float | int | None:
