@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from llmopt.events import Corrected, Event, Started, Withdrawn
-from llmopt.history import Proposal, Trial
+from llmopt.history import Proposal, Trial, each_error
 from llmopt.space.fixed import Fixed
 from llmopt.state import State
 from llmopt.util.text import counted
@@ -107,8 +107,9 @@ def _facts(state: State, trial: Trial[Any]) -> Mapping[tuple[str, str], str]:
     point = space.named(trial.values)
     facts |= {("parameter", n): space.format(space.place[n], value) for n, value in point.items()}
     facts |= {("part", name): f"{value:.6g}" for name, value in told.parts.items()}
-    if told.stderr is not None:
-        facts["other", "standard error"] = f"{told.stderr:.3g}"
+    for name, error in zip(names, each_error(told.stderr, len(numbers)), strict=True):
+        if error is not None:
+            facts["other", "standard error" + f" of {name}" * several] = f"{error:.3g}"
     if told.measured_violation:
         facts["other", "violation"] = f"{told.measured_violation:.3g}"
     return {**facts, **({_FEEDBACK: told.feedback} if told.feedback else {})}

@@ -9,13 +9,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypedDict, get_args
+from typing import Any, TypeAlias, TypedDict, get_args
 
 import numpy as np
 
 from llmopt.data import NO_DATA, TrialData
 from llmopt.errors import ParameterError, RewardError
-from llmopt.history import Direction
+from llmopt.history import Direction, joined
 from llmopt.space import Categorical, Space, Value
 from llmopt.space.values import ABSENT, as_number
 from llmopt.util.arguments import MOST_SEED, whole_number
@@ -26,6 +26,10 @@ _MOST_PARTS = 20  # of a reward
 _MOST_NAME = 200  # characters of an objective's name, which each prompt has several times
 
 
+Errors: TypeAlias = float | Sequence[float | None] | Mapping[str, float | None]
+"""Standard errors: that of the first objective, or of each one, in their order or by name."""
+
+
 @dataclass(frozen=True)
 class Result:
     """The result of one evaluation; the attributes are those of `Trial`, `values` the point."""
@@ -34,7 +38,7 @@ class Result:
     rewards: tuple[float, ...] | None
     feedback: str = ""
     violation: float = 0.0
-    stderr: float | None = None
+    stderr: float | tuple[float | None, ...] | None = None
     samples: tuple[float, ...] = ()
     data: TrialData = NO_DATA
     seed: int | None = None
@@ -97,7 +101,7 @@ class TellArguments(TypedDict, total=False):
 
     feedback: str
     constraint_violation: float
-    stderr: float | None
+    stderr: Errors | None
     samples: Sequence[float]
     curve: Sequence[float] | Sequence[tuple[float, float]]
     data: Mapping[str, Any] | None
@@ -115,7 +119,7 @@ def read_result(
     *,
     feedback: str = "",
     constraint_violation: float = 0.0,
-    stderr: float | None = None,
+    stderr: Errors | None = None,
     samples: Sequence[float] = (),
     curve: Sequence[float] | Sequence[tuple[float, float]] = (),
     data: Mapping[str, Any] | None = None,
@@ -164,8 +168,7 @@ def read_result(
         )
     if stderr is None and len(each) > 1:
         stderr = float(np.std(each, ddof=1)) / math.sqrt(len(each))
-    if stderr is not None:
-        stderr = _amount(stderr, "stderr", ", the standard error of the first objective")
+    errors = None if stderr is None else _errors(stderr, objectives, names)
     if seed is not None:
         seed = whole_number("seed", seed, 0, MOST_SEED)
     if replaces is not None:
@@ -180,7 +183,7 @@ def read_result(
         rewards,
         feedback,
         violation,
-        stderr,
+        errors,
         each,
         data=NO_DATA if data is None else TrialData.of(data),
         seed=seed,
@@ -327,10 +330,30 @@ def _objective(value: Any, objective: str | int) -> float:
         ) from None
 
 
-def _amount(value: Any, name: str, of: str = "") -> float:
+def _errors(given: Any, objectives: int, names: Sequence[str]) -> Any:
+    """Return standard errors as `Trial.stderr` has them."""
+    if isinstance(given, Mapping) and names:
+        if missing := [name for name in given if name not in names]:
+            raise RewardError(
+                f"stderr: got {missing[0]!r}, expected names of objectives: "
+                f"{', '.join(map(repr, names))}"
+            )
+        each = [given.get(name) for name in names]
+    elif objectives > 1 and isinstance(given, (list, tuple)):
+        each = list(given)
+    else:
+        each = [given, *[None] * (objectives - 1)]
+    if len(each) != objectives:
+        raise RewardError(
+            f"stderr={short(given)}: expected {objectives} numbers, one for each objective"
+        )
+    return joined([None if error is None else _amount(error, "stderr") for error in each])
+
+
+def _amount(value: Any, name: str) -> float:
     """Return a finite number of 0 or more."""
     if isinstance(value, (list, tuple)):
-        raise RewardError(f"{name}={short(value)}: expected one number{of}")
+        raise RewardError(f"{name}={short(value)}: expected one number")
     amount = _number(value, name)
     if not 0 <= amount < math.inf:
         raise RewardError(f"{name}={amount}: expected a number of 0 or more")

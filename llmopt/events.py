@@ -75,6 +75,11 @@ def check_amount(name: str, value: Any) -> None:
         number(name, value, 0.0)
 
 
+def _amounts(name: str, value: Any) -> None:
+    for each in value if isinstance(value, (list, tuple)) else [value]:
+        check_amount(name, each)
+
+
 def _numbers(name: str, value: Any) -> None:
     for each in value or ():
         number(name, each)
@@ -111,7 +116,8 @@ _CHECKS: dict[str, Callable[[str, Any], None]] = {
         "base doubt requests unpriced estimated prompt_tokens given number completed trial".split(),
         _count,
     ),
-    **dict.fromkeys(("most", "cost", "violation", "stderr", "seconds", "tokens"), check_amount),
+    **dict.fromkeys(("most", "cost", "violation", "seconds", "tokens"), check_amount),
+    "stderr": _amounts,
     **dict.fromkeys(("rewards", "samples", "ties"), _numbers),
     "refused": _texts,
     **dict.fromkeys(("identity", "facts", "reply", "result", "rng", "data", "fixed"), _mapping),
@@ -204,7 +210,7 @@ class Told(Event):
     rewards: Sequence[float] | None = None
     feedback: str = ""
     violation: float = 0.0
-    stderr: float | None = None
+    stderr: float | Sequence[float | None] | None = None  # in older files of the first objective
     samples: Sequence[float] = ()
     kind: str = "search"  # of its trial
     data: Json | None = None  # file and digest of its arrays, which were written before

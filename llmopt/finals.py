@@ -69,4 +69,4 @@ class Finals:
 def _is_noisy(optimizer: Results[Any]) -> bool:
     """Whether repeated evaluations of a point are known to give different rewards."""
     history = optimizer.history
-    return history.noisy or any(t.stderr for t in history.complete)
+    return history.noisy or any(any(t.errors) for t in history.complete)

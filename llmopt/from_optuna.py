@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from llmopt.data import NO_DATA, TrialData
-from llmopt.history import Usage
+from llmopt.history import Usage, each_error, joined
 from llmopt.packing import DataError
 from llmopt.util.arguments import finite
 from llmopt.util.text import clean, cut, describe_curve
@@ -110,10 +110,14 @@ def told_of(attributes: Mapping[str, Any], name: str) -> list[Any]:
     return [value for value in found if value is not None]
 
 
-def stderr_of(attributes: Mapping[str, Any]) -> float | None:
-    """Return the standard error that the objective left, if it is one."""
-    numbers = [number_of(value) for value in told_of(attributes, "stderr")]
-    return next((n for n in numbers if n is not None and n >= 0), None)
+def stderr_of(attributes: Mapping[str, Any], objectives: int) -> Any:
+    """Return what the objective left as standard errors, as `Trial.stderr` has them."""
+    for value in told_of(attributes, "stderr"):
+        numbers = map(number_of, each_error(value, objectives))
+        errors = [n if n is not None and n >= 0 else None for n in numbers]
+        if len(errors) == objectives and (stderr := joined(errors)) is not None:
+            return stderr
+    return None
 
 
 def parts_of(attributes: Mapping[str, Any]) -> dict[str, float]:

@@ -110,8 +110,8 @@ class Trial(Generic[Params]):
         seconds: Likewise for the model's wall-clock seconds.
         constraint_violation: Total constraint violation, by the constraints that hold now; 0 means
             feasible.
-        stderr: Standard error of the (first) reward, if known: of one measurement the recorded one,
-            of a repeated point the estimate of `History.stderr`.
+        stderr: Standard error of the reward, if known: of one measurement the recorded one, of a
+            repeated point the estimate of `History.errors`. For several objectives a tuple.
         evaluations: Number of evaluations of the point; `rewards` is their mean. 0 of a number that
             was withdrawn, and whose measurement is that of another point now.
         samples: The numbers whose mean is the reward, if recorded: one for each seeded initial
@@ -158,7 +158,7 @@ class Trial(Generic[Params]):
     completion_tokens: float = 0.0
     seconds: float = 0.0
     constraint_violation: float = 0.0
-    stderr: float | None = None
+    stderr: float | tuple[float | None, ...] | None = None
     evaluations: int = 1
     samples: tuple[float, ...] = ()
     kind: Kind = "search"
@@ -203,11 +203,30 @@ class Trial(Generic[Params]):
         return self.imported or self.state == "withdrawn"
 
     @property
+    def errors(self) -> tuple[float | None, ...]:
+        """The standard error of each reward, ``None`` where it is not known."""
+        return each_error(self.stderr, len(self.rewards or (0,)))
+
+    @property
     def reward(self) -> float | tuple[float, ...] | None:
         """The recorded reward: a number, a tuple of them, or ``None`` if failed."""
         if self.rewards is None:
             return None
         return self.rewards[0] if len(self.rewards) == 1 else self.rewards
+
+
+def each_error(stderr: Any, objectives: int) -> tuple[float | None, ...]:
+    """Return the standard error of each objective; a number is that of the first one."""
+    if isinstance(stderr, (list, tuple)):
+        return tuple(stderr)
+    return (stderr, *[None] * (objectives - 1))
+
+
+def joined(errors: Sequence[float | None]) -> float | tuple[float | None, ...] | None:
+    """Return the standard errors of all objectives as `Trial.stderr` has them."""
+    if all(error is None for error in errors):
+        return None
+    return errors[0] if len(errors) == 1 else tuple(errors)
 
 
 def proposed(trial: Trial) -> dict[str, Any]:
@@ -281,26 +300,23 @@ class History:
             return violation, loss
         effect = self.seed_effect(trial)
         loss -= effect if self.directions[0] == "minimize" else -effect
-        return violation, loss + self._error(trial)
+        error = self.errors(trial)[0]
+        return violation, loss + (self.deviation if error is None else error)
 
     def better(self, trial: Trial, than: Trial | None) -> bool:
         """Whether a trial ranks before another one; every complete trial ranks before ``None``."""
         return trial.state == "complete" and (than is None or self.rank(trial) < self.rank(than))
 
-    def _error(self, trial: Trial) -> float:
-        shown = self.stderr(trial)
-        return self.deviation if shown is None else shown
-
-    def stderr(self, trial: Trial) -> float | None:
-        """Return the standard error of a trial's reward.
+    def errors(self, trial: Trial) -> tuple[float | None, ...]:
+        """Return the standard error of each of a trial's rewards.
 
         That of a single measurement is the recorded one. That of the mean of `n` repeats is
         ``deviation / sqrt(n)``, from the repeats of all points, as two repeats may agree by chance.
         ``None`` if it is not known, also if all repeats were equal.
         """
         if trial.evaluations < 2:
-            return trial.stderr
-        return self.deviation / math.sqrt(trial.evaluations) or None
+            return trial.errors
+        return tuple([d / math.sqrt(trial.evaluations) or None for d in self.deviations])
 
     def recorded(self, trial: Trial[Params]) -> Trial[Params]:
         """Return one of `trials` under the number of its first measurement."""
@@ -318,24 +334,24 @@ class History:
         ]
 
     @cached_property
-    def _fit(self) -> tuple[dict[Any, float], float | None]:
-        """The effects of seeds on the first reward, and the deviation that they leave.
+    def _fits(self) -> list[tuple[dict[Any, float], float | None]]:
+        """The effects of seeds on each reward, and the deviation that they leave.
 
         Only a repeat changes them: measurements after the last one are not fitted.
         """
         if not self.measured:
-            return {}, None
+            return [({}, None)] * len(self.directions)
         repeats = (t.measurements for t in self.complete if len(t.measurements) > 1)
         last = max(map(max, repeats), default=-1)
-        each = ((t.number, self.measured[n]) for t in self.complete for n in t.measurements)
-        return two_way(
-            [(k, m.seed, m.rewards[0]) for k, m in each if m.rewards and m.number <= last]
-        )
+        each = [(t.number, self.measured[n]) for t in self.complete for n in t.measurements]
+        told = [(k, m.seed, m.rewards) for k, m in each if m.rewards and m.number <= last]
+        objectives = range(len(self.directions))
+        return [two_way([(k, seed, rewards[i]) for k, seed, rewards in told]) for i in objectives]
 
     @property
     def seed_effects(self) -> Mapping[int | None, float]:
         """How much larger the first reward is with each seed; empty if points share just one."""
-        return self._fit[0]
+        return self._fits[0][0]
 
     def seed_effect(self, trial: Trial) -> float:
         """Return the mean of `seed_effects` over the measurements of a trial."""
@@ -346,17 +362,25 @@ class History:
         return sum(effects.get(seed, 0.0) for seed in seeds) / len(seeds)
 
     @cached_property
-    def deviation(self) -> float:
-        """Standard deviation of one measurement, from all repeats together; 0 if there are none.
+    def deviations(self) -> tuple[float, ...]:
+        """Standard deviation of one measurement in each objective, from all repeats together.
 
-        It does not contain the `seed_effects`.
+        It is 0 if there are none, and does not contain the effects of seeds.
         """
-        if (rest := self._fit[1]) is not None:
-            return rest
         counts = np.array([t.evaluations for t in self.complete], dtype=float)
-        told = np.array([t.stderr or 0.0 for t in self.complete])
-        free = float((counts - 1).sum())
-        return math.sqrt(float(((counts - 1) * counts * told**2).sum()) / free) if free else 0.0
+        free, found = float((counts - 1).sum()), list[float]()
+        for i, (_, rest) in enumerate(self._fits):
+            if rest is None:
+                told = np.array([t.errors[i] or 0.0 for t in self.complete])
+                square = float(((counts - 1) * counts * told**2).sum())
+                rest = math.sqrt(square / free) if free else 0.0
+            found.append(rest)
+        return tuple(found)
+
+    @property
+    def deviation(self) -> float:
+        """The first of `deviations`."""
+        return self.deviations[0]
 
     @cached_property
     def ranked(self) -> tuple[Trial, ...]:

@@ -20,7 +20,7 @@ from llmopt.from_optuna import (
     told_of,
     violated,
 )
-from llmopt.history import Direction, Trial
+from llmopt.history import Direction, Trial, each_error
 from llmopt.origin import from_text
 from llmopt.resume_check import stored_state
 from llmopt.space import Space
@@ -92,8 +92,11 @@ def _arrange(found: OtherSearch, names: Sequence[str]) -> None:
     for row in found.rows:
         if isinstance(row.reward, tuple):
             row.reward = tuple(row.reward[i] for i in order)
-        for name in ("stderr", "samples") if order[0] else ():  # of the first objective there
-            row.words.pop(name, None)
+        if errors := row.words.get("stderr"):
+            errors = each_error(errors, len(order))
+            row.words["stderr"] = [errors[i] for i in order]
+        if order[0]:  # of the first objective there
+            row.words.pop("samples", None)
 
 
 def _read_source(source: Any, objectives: Sequence[str]) -> OtherSearch:
@@ -164,7 +167,7 @@ def _of_study(study: Any) -> OtherSearch:
             values: Any = tuple(trial.values) if state == "COMPLETE" else None
             origin, revisions = from_text(note_of(trial.user_attrs, "origin")) or ("", {})
             said = "" if values or origin else f"{state.lower()} in the study"
-            words = _words_of(trial.user_attrs, said)
+            words = _words_of(trial.user_attrs, said, len(study.directions))
             violation = number_of(note_of(trial.user_attrs, "violation"))
             broken = violated(trial) if violation is None else {}
             words |= {"constraint_violation": violation or 0.0, "parts": parts_of(trial.user_attrs)}
@@ -187,10 +190,11 @@ def _of_study(study: Any) -> OtherSearch:
     return OtherSearch(f"the study {study.study_name!r}", rows, directions, metrics=metrics)
 
 
-def _words_of(attributes: Mapping[str, Any], state: str = "") -> dict[str, Any]:
+def _words_of(attributes: Mapping[str, Any], state: str, objectives: int) -> dict[str, Any]:
     """Return what the objective left about an Optuna trial, as arguments of `tell`."""
     remarks = [state, *map(text_of, told_of(attributes, "feedback"))]
-    words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr_of(attributes)}
+    stderr = stderr_of(attributes, objectives)
+    words = {"feedback": "; ".join(filter(None, remarks)), "stderr": stderr}
     return {name: value for name, value in words.items() if value not in ("", None)}
 
 
@@ -207,6 +211,10 @@ def _of_row(row: Mapping[Any, Any], objectives: Sequence[str]) -> Row:
     state = str(cells.get("state", "complete")).strip().lower()
     reward, trouble = _reward_of(row, cells, state, objectives)
     words: dict[str, Any] = {name: cells.pop(name) for name in _WORDS if name in cells}
+    for names in (objectives, range(len(objectives))) if len(objectives) > 1 else ():
+        columns = [f"stderr_{name}" for name in names]
+        if any(name in cells for name in columns):
+            words["stderr"] = [_as_number(cells.pop(name, None)) for name in columns]
     origin, revisions = from_text(cells.get("origin")) or ("", {})
     if origin:  # else it is a column of the user
         del cells["origin"]

@@ -202,8 +202,8 @@ class Record(Generic[Params]):
 
         Columns are ``number``, ``state``, ``reward`` (for several objectives ``reward_NAME``, or
         ``reward_0`` for objective 1, ``reward_1`` for objective 2, ...; missing for a failed
-        trial), ``old_reward`` likewise if a trial had another one before it was corrected or
-        withdrawn, ``stderr``, ``constraint_violation`` (as `tell` takes it; in a space with
+        trial), ``stderr`` likewise, ``old_reward`` likewise if a trial had another one before it
+        was corrected or withdrawn, ``constraint_violation`` (as `tell` takes it; in a space with
         constraints, ``total_violation`` adds theirs), a ``params_NAME`` for each parameter,
         ``parts_NAME`` if recorded, ``source``, ``feedback``, ``explanation``, ``prompt_tokens``,
         ``completion_tokens`` and ``seconds``; with ``seeded=True`` ``seed``. If a point was

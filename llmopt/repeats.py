@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from llmopt.data import NO_DATA
-from llmopt.history import Follower, History, Trial, proposed
+from llmopt.history import Follower, History, Trial, joined, proposed
 from llmopt.space import Value
 
 _MOST_WORDS = 280  # characters of the feedback on a point, if there is more than the latest
@@ -19,7 +19,7 @@ _MOST_WORDS = 280  # characters of the feedback on a point, if there is more tha
 class Merged(Follower):
     """Histories with repeated measurements of a point as one trial each.
 
-    Such a trial has the mean of the rewards, its `History.stderr`, the numbers of the measurements,
+    Such a trial has the mean of the rewards, its `History.errors`, the numbers of the measurements,
     the mean of each part over those that have it, and their feedback. Failed and pruned trials
     stay as they are. Trials are renumbered in the order of their first measurement, or as
     `History.places` says. Of a growing history only the new trials are read.
@@ -53,9 +53,9 @@ class Merged(Follower):
                 place, group = self._groups[key]
                 numbers = tuple([t.number for t in group])
                 self._trials[place] = replace(_merge(group), number=place, measurements=numbers)
-            own = History(tuple(self._trials), measured=history.trials)
+            own = replace(history, trials=tuple(self._trials), measured=history.trials)
             self._shown = tuple(
-                [t if t.evaluations < 2 else replace(t, stderr=own.stderr(t)) for t in own]
+                [t if t.evaluations < 2 else replace(t, stderr=joined(own.errors(t))) for t in own]
             )
             self._grown.clear()
         shown, every = self._shown, history.trials
@@ -88,17 +88,12 @@ def _merge(trials: Sequence[Trial]) -> Trial:
     if len(trials) == 1:
         return trials[0]
     rewards = np.array([t.rewards for t in trials], dtype=np.float64)
-    known = [t.stderr for t in trials if t.stderr is not None]
-    if len(known) == len(trials):
-        stderr = math.sqrt(sum(e * e for e in known)) / len(known)
-    elif np.ptp(rewards[:, 0]):
-        stderr = float(rewards[:, 0].std(ddof=1)) / math.sqrt(len(trials))
-    else:
-        stderr = None  # equal values say nothing of the error
+    told = zip(*[t.errors for t in trials], strict=True)
+    stderr = joined([_error(each, some) for each, some in zip(rewards.T, told, strict=True)])
     names = dict.fromkeys(name for t in trials for name in t.parts)
-    told = {name: [t for t in trials if name in t.parts] for name in names}
-    means = {name: float(np.mean([t.parts[name] for t in some])) for name, some in told.items()}
-    counts = {name: sum(t.evaluations for t in some) for name, some in told.items()}
+    having = {name: [t for t in trials if name in t.parts] for name in names}
+    means = {name: float(np.mean([t.parts[name] for t in some])) for name, some in having.items()}
+    counts = {name: sum(t.evaluations for t in some) for name, some in having.items()}
     evaluations = sum(t.evaluations for t in trials)
     violations = np.array([(t.constraint_violation, t.measured_violation) for t in trials])
     # The mean of equal ones is exact.
@@ -117,6 +112,17 @@ def _merge(trials: Sequence[Trial]) -> Trial:
         seed=None,
         origin="",
     )
+
+
+def _error(rewards: np.ndarray, told: Sequence[float | None]) -> float | None:
+    """Return the standard error of the mean of some rewards: from recorded errors, or the spread.
+
+    Equal rewards say nothing of it.
+    """
+    known = [error for error in told if error is not None]
+    if len(known) == len(told):
+        return math.sqrt(sum(e * e for e in known)) / len(known)
+    return float(rewards.std(ddof=1)) / math.sqrt(len(told)) if np.ptp(rewards) else None
 
 
 def _feedback(trials: Sequence[Trial]) -> str:

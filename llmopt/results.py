@@ -15,6 +15,7 @@ from llmopt.client.base import client_name
 from llmopt.data import Evaluation
 from llmopt.errors import ParameterError, RewardError, described, did_you_mean
 from llmopt.evaluations import (
+    Errors,
     Result,
     TellArguments,
     evaluated_point,
@@ -25,7 +26,7 @@ from llmopt.evaluations import (
 )
 from llmopt.evaluations import read_result as checked_result
 from llmopt.events import Asked, Corrected, Told, Withdrawn
-from llmopt.history import Kind, Params, Trial, without_withdrawn
+from llmopt.history import Kind, Params, Trial, each_error, joined, without_withdrawn
 from llmopt.imports import ImportReport, doubt_of, notes_on, read_rows
 from llmopt.model_calls import Account
 from llmopt.options import SearchOptions
@@ -59,7 +60,7 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         *,
         feedback: str | None = None,
         constraint_violation: float | None = None,
-        stderr: float | None = None,
+        stderr: Errors | None = None,
         samples: Sequence[float] | None = None,
         curve: Sequence[float] | Sequence[tuple[float, float]] | None = None,
         data: Mapping[str, Any] | None = None,
@@ -85,8 +86,8 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
             constraint_violation: Sum of the amounts by which constraints are violated; 0
                 is feasible, and feasible points rank before the others. The amounts by which the
                 point breaks the space's linear constraints are added.
-            stderr: Standard error of the reward (of the first objective), for prompts that
-                show it.
+            stderr: Standard error of the reward, for prompts that show it. For several objectives
+                one for each, in their order or by their names; a number is that of the first one.
             samples: The numbers whose mean is the reward, if every point is evaluated with the same
                 seeds in the same order. Prompts then compare points seed by seed, and `stderr` is
                 computed if it is not given.
@@ -258,11 +259,17 @@ class Results(Record[Params], Views, Account, Closing, Generic[Params]):
         if own == before.seed and self._settled(result):  # the other point has its own
             del kept["seed"]
         kept["constraint_violation"] = before.measured_violation
-        if (result.rewards or ())[:1] == (before.rewards or ())[:1]:
-            kept |= {"stderr": before.stderr, "samples": before.samples}
+        n = len(self.directions)
+        now, then = (rewards or [None] * n for rewards in (result.rewards, before.rewards))
+        equal = [a == b for a, b in zip(now, then, strict=True)]
+        kept |= {"samples": before.samples} if equal[0] else {}
         if before.rewards is not None and not result.feedback:
             kept["feedback"] = before.feedback
         kept = {name: value for name, value in kept.items() if name not in given}
+        old, new = (each_error(error, n) for error in (before.stderr, result.stderr))
+        told = [error is not None and "stderr" in given for error in new]
+        each = zip(equal, told, old, new, strict=True)
+        kept["stderr"] = joined([o if same and not t else e for same, t, o, e in each])
         changed = given.get("parts")
         if changed or changed is None:
             kept["parts"] = {**before.parts, **result.parts}

@@ -44,7 +44,9 @@ from llmopt.history import (
     Proposal,
     Trial,
     Usage,
+    each_error,
     is_source,
+    joined,
     proposed,
     without_withdrawn,
 )
@@ -655,6 +657,9 @@ def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:
     rewards = None if event.rewards is None else tuple(map(float, event.rewards))
     if rewards is not None and len(rewards) != len(state.directions):
         raise ValueError(f"{len(rewards)} rewards: expected {len(state.directions)}")
+    errors = each_error(event.stderr, len(state.directions))
+    if len(errors) != len(state.directions):
+        raise ValueError(f"{len(errors)} standard errors: expected {len(state.directions)}")
     about["seed"] = about["seed"] if event.seed is None else event.seed
     measured = event.violation - _broken(state, about["values"])
     return Trial(
@@ -665,7 +670,7 @@ def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:
         feedback=event.feedback,
         constraint_violation=event.violation,
         measured_violation=measured if measured > _ROUNDING * event.violation else 0.0,
-        stderr=event.stderr,
+        stderr=joined(errors),
         samples=tuple(event.samples),
         kind=event.kind,  # type: ignore[arg-type]
         data=state.read_data(event.data),

@@ -128,8 +128,9 @@ def _row(search: Search, trial: Trial, best: Trial | None, usage: Usage) -> dict
     row: dict[str, Any] = {f"params/{n}": v for n, v in pairs if v is not ABSENT}
     for i, reward in enumerate(trial.rewards or (), start=1):
         row["reward" if one else f"reward/{i}"] = reward
+        row["stderr" if one else f"stderr/{i}"] = trial.errors[i - 1]
     row |= {f"parts/{name}": value for name, value in trial.parts.items()}
-    row |= {"best": best.reward if best and one else None, "stderr": trial.stderr}
+    row |= {"best": best.reward if best and one else None}
     row |= {"usage/requests": usage.requests, "usage/fallbacks": usage.fallbacks}
     row |= {"usage/tokens": usage.prompt_tokens + usage.completion_tokens}
     row |= {"usage/cost": usage.cost, "state": trial.state, "source": trial.source}

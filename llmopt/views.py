@@ -13,7 +13,7 @@ from llmopt.changes import Change, changes_of
 from llmopt.client.base import client_name
 from llmopt.errors import needs
 from llmopt.events import Corrected, Queued, Started, Withdrawn
-from llmopt.history import History, Trial
+from llmopt.history import History, Trial, each_error
 from llmopt.journal import Journal
 from llmopt.origin import as_text
 from llmopt.prompt.log import Log
@@ -39,6 +39,7 @@ def dataframe(
     without = ". Without it, the same is in `optimizer.trials`"
     with needs("trials_dataframe()", "pandas", otherwise=without):
         import pandas
+    errors = ["stderr" + name.removeprefix("reward") for name in rewards]
     rows = [
         {
             "number": trial.number,
@@ -48,7 +49,7 @@ def dataframe(
                 f"old_{name}": value
                 for name, value in zip(rewards, _old_reward(trial), strict=False)
             },
-            "stderr": trial.stderr,
+            **dict(zip(errors, each_error(trial.stderr, len(errors)), strict=True)),
             **{f"parts_{name}": value for name, value in trial.parts.items()},
             "constraint_violation": trial.measured_violation,
             **({"total_violation": trial.constraint_violation} if space.limits else {}),

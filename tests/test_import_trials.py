@@ -853,14 +853,10 @@ def test_the_names_of_objectives_say_which_reward_is_which(tmp_path):
     kinds = {"yield": "maximize", "cost": "maximize"}
     there = make(direction=kinds, storage=tmp_path / "a.jsonl")
     there.tell(POINTS[0][0], {"yield": 5, "cost": 2}, stderr=0.1)
-    for source in (
-        there.storage,
-        there.to_optuna(),
-        there.trials_dataframe().drop(columns="stderr"),
-    ):
+    for source in (there.storage, there.to_optuna(), there.trials_dataframe()):
         here = make(direction={"cost": "maximize", "yield": "maximize"})
         assert here.import_trials(source).taken == 1
-        assert (here.trials[0].rewards, here.trials[0].stderr) == ((2.0, 5.0), None)
+        assert (here.trials[0].rewards, here.trials[0].stderr) == ((2.0, 5.0), (None, 0.1))
         assert here.import_trials(source).counts == {"known": 1}
     with pytest.raises(ParameterError, match="are 'yield', 'cost', and here 'yield', 'pr"):
         make(direction={"yield": "maximize", "price": "maximize"}).import_trials(there.storage)

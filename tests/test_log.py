@@ -301,6 +301,11 @@ def test_choices_are_summed_up_and_those_never_tried_are_named():
     least = read(History(trials, directions=("minimize",)), space).choices()
     assert least[0].startswith("ligand: N#CC 2x: 50; CO 3x: 70 (80)")
     assert read(History(trials[:3]), space).choices() == []
+    broken = [replace(t, constraint_violation=float(t.number in (0, 1))) for t in trials]
+    assert read(History(tuple(broken)), space).choices() == [
+        "ligand: CO 3x: 80 (75); N#CC 2x: infeasible; never L3",
+        "steps: 1 3x: 80; 3 2x: 70; never 2",
+    ]
 
 
 def test_long_choices_get_no_columns_and_the_values_of_the_best_point_once():

@@ -494,7 +494,7 @@ def test_a_correction_of_one_objective_keeps_the_others(tmp_path, capsys):
         ['{"replaces": 1, "cost": 3}'],
     ):
         (right,) = run(capsys, "tell", file, *correction)
-    assert (right["reward"], right["stderr"]) == ({"yield": 60, "cost": 3}, 2)
+    assert (right["reward"], right["stderr"]) == ({"yield": 60, "cost": 3}, {"yield": 2})
     said = run(capsys, "tell", file, "--replaces", "1", "--reward", '{"csot": 4}', status=2)
     assert "unknown: 'csot'" in said
     with open_file(file, asks=False) as search:

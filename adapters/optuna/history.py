@@ -236,7 +236,9 @@ class StudyHistory:
             explanation=words or with_start(stored.text_of(read_note(frozen, "explanation")), None),
             constraint_violation=stored.violation_of(broken)
             + sum(c.amount(frozen.params) for c in linear),
-            stderr=stored.stderr_of(frozen.user_attrs) if rewards and state == "complete" else None,
+            stderr=stored.stderr_of(frozen.user_attrs, len(rewards))
+            if rewards and state == "complete"
+            else None,
             data=stored.data_of(frozen, self._curves),
             parts=stored.parts_of(frozen.user_attrs),
             **stored.shares_of(partial(read_note, frozen)),
@@ -302,7 +304,7 @@ def recommended(trials: Iterable[FrozenTrial], direction: Direction) -> FrozenTr
             point = (repr(sorted(frozen.params.items())),)
             broken, error = (
                 stored.violation_of(stored.violated(frozen)),
-                stored.stderr_of(frozen.user_attrs),
+                stored.stderr_of(frozen.user_attrs, 1),
             )
             done.append(
                 Trial(len(done), frozen, point, rewards, constraint_violation=broken, stderr=error)

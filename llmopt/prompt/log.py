@@ -113,7 +113,7 @@ class Log(Follower):
             space: The search space.
             labels: What the parameters are called.
         """
-        noise = history.noisy and (history.deviation, history.seed_effects)
+        noise = history.noisy and (history.deviations, history.seed_effects)
         setting = space, labels, history.directions, noise
         if self._setting != setting:
             self._reset()
@@ -285,9 +285,9 @@ class Log(Follower):
         if best is not None and best.rewards is not None:
             digits = telling(trial.rewards[0], best.rewards[0], digits)
         cells[0] = number(trial.rewards[0], digits)
-        error = trial.stderr
-        if error is not None and not (self.paired and len(trial.samples) > 1):
-            cells[0] += f" ± {rough(error)}"
+        for i, error in enumerate(trial.errors):
+            if error is not None and (i or not (self.paired and len(trial.samples) > 1)):
+                cells[i] += f" ± {rough(error)}"
         if trial.evaluations > 1:
             cells[0] += f" ({trial.evaluations} times)"
         if trial.state == "pruned":
@@ -474,16 +474,26 @@ class Log(Follower):
 
     def noise(self) -> str:
         """Say how far measurements of one point lie apart, where it is known."""
-        if deviation := self.history.deviation:
+        if any(self.history.deviations):
             seeds = " Means are of a point's own seeds; ranks and gains allow for what these add."
-            text = f"One measurement has a standard deviation of about {rough(deviation)}."
+            known = self._by_objective(self.history.deviations)
+            text = f"One measurement has a standard deviation of about {known}."
             return text + seeds * bool(self.history.seed_effects)
-        single = sorted(t.stderr for t in self.history.complete if t.stderr and t.evaluations == 1)
-        if single:
-            return f"The median standard error of a point is {rough(single[len(single) // 2])}."
+        each = [t.errors for t in self.history.complete if t.evaluations == 1]
+        single = [sorted(filter(None, some)) for some in zip(*each, strict=True)]
+        if any(single):
+            medians = [some[len(some) // 2] if some else None for some in single]
+            return f"The median standard error of a point is {self._by_objective(medians)}."
         if any(t.evaluations > 1 for t in self.history.complete):
             return "How large the noise is cannot be said yet: all repeats of a point were equal."
         return "How large the noise is cannot be said yet: no point was measured twice."
+
+    def _by_objective(self, errors: Sequence[float | None]) -> str:
+        """Return the known errors, of several objectives with their names."""
+        names = names_of(self.history.directions, self.history.metrics)
+        several = len(names) > 1
+        known = [(rough(e), n) for e, n in zip(errors, names, strict=True) if e]
+        return ", ".join(f"{error} in {name}" if several else error for error, name in known)
 
     def choices(self) -> list[str]:
         """Return how often each value of the discrete parameters was tried, its best and mean f."""
@@ -495,17 +505,18 @@ class Log(Follower):
             most = _MOST_CHOICES if isinstance(dimension, Categorical) else _MOST_STEPS
             if not 2 <= dimension.count <= most or len(lines) == _MOST_LINES:
                 continue
-            tried: dict[str, list[float]] = {}
+            tried: dict[str, list[float | str]] = {}
             for trial in trials:
                 if trial.values[i] is not ABSENT and trial.state != "withdrawn":
                     of = tried.setdefault(self.space.format(i, trial.values[i]), [])
                     complete = trial.state == "complete" and trial.rewards
-                    of.append(trial.rewards[0] if complete else math.nan)  # type: ignore[index]
+                    f = complete[0] if complete else "failed"
+                    of.append("infeasible" if complete and trial.constraint_violation > 0 else f)
             cells = []
             for text, values in tried.items():
-                fs = [value for value in values if value == value]
+                fs = [value for value in values if not isinstance(value, str)]
                 best = best_of(fs, default=-math.inf if best_of is max else math.inf)
-                shown = number(best, 4) if fs else "failed"
+                shown = number(best, 4) if fs else str(max(values))
                 shown += f" ({number(sum(fs) / len(fs), 4)})" if len(fs) > 1 else ""
                 cells.append((best, f"{text} {len(values)}x: {shown}"))
             cells.sort(key=itemgetter(0), reverse=best_of is max)

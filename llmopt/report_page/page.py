@@ -39,7 +39,7 @@ from llmopt.from_optuna import (
     violated,
     violations_in_words,
 )
-from llmopt.history import Proposal, Usage
+from llmopt.history import Proposal, Usage, each_error
 from llmopt.prompt.answer_parts import notes_of
 from llmopt.report_page.figures import (
     LEAST_IMPORTANCE,
@@ -332,9 +332,11 @@ def _rows(
         before, chains = note_of(attrs, "old_values"), note_of(attrs, "corrections")
         old = list(map(_numbers, before)) if isinstance(before, list) else []
         change = ": " + "; ".join(map(text_of, chains)) if isinstance(chains, list) else ""
-        error, asked = stderr_of(attrs), note_of(attrs, "instead_of")
-        if error and values and note_of(attrs, "evaluations"):  # a mean, to two digits of its error
-            values[0] = f"{round(trial.values[0], 1 - math.floor(math.log10(error))):.6g}"
+        asked, n = note_of(attrs, "instead_of"), len(study.directions)
+        errors = each_error(stderr_of(attrs, n), n)
+        for i, error in enumerate(errors if values else ()):
+            if error and note_of(attrs, "evaluations"):  # a mean, to two digits of its error
+                values[i] = f"{round(trial.values[i], 1 - math.floor(math.log10(error))):.6g}"
         asked = asked.items() if isinstance(asked, dict) else ()
         asked = [(n, v) for n, v in asked if n not in trial.params or trial.params[n] != v]
         point = trial.params or _proposed(trial, distributions)
@@ -349,7 +351,7 @@ def _rows(
             "state": state,
             "leads": trial.number in leading,
             "values": (old or [[]])[-1] if state == "withdrawn" else values,
-            "stderr": "" if error is None else f"± {error:.2g}",
+            "errors": ["" if error is None else f"± {error:.2g}" for error in errors],
             "parts": _parts(attrs),
             "corrected": bool(note_of(attrs, "corrected")) * cut(f"corrected{change}", 400),
             "imported": bool(note_of(attrs, "imported")),

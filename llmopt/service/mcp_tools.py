@@ -338,7 +338,7 @@ class SearchFolder:
         reward: float | list[float] | dict[str, float] | None = None,
         failed: str = "",  # the SDK reads JSON in a text that may be `None`, too
         feedback: str = "",
-        stderr: float | None = None,
+        stderr: float | list[float | None] | dict[str, float | None] | None = None,
         constraint_violation: float | None = None,
         data: str = "",
         parts: dict[str, float | None] | None = None,
@@ -353,7 +353,7 @@ class SearchFolder:
             reward: Its score; one number for each objective, in order or by its name.
             failed: Why it could not be evaluated, in place of a reward.
             feedback: What was seen, in words, for the model.
-            stderr: Standard error of the reward.
+            stderr: Standard error of the reward; of several objectives, in order or by name.
             constraint_violation: By how much measured limits were broken.
             data: Name of an .npz or .csv file in the folder of the searches: arrays of this
                 evaluation, for the Python of a model that computes.
@@ -365,8 +365,9 @@ class SearchFolder:
                 point: "#16" as prompts show it, or "p12" as ask() named it. If `params` is pending,
                 the trial's own point is pending again.
         """
-        told = {"params": params, "reward": reward, "failed": failed, "feedback": feedback}
-        told |= {"stderr": stderr, "constraint_violation": constraint_violation, "parts": parts}
+        told: dict[str, Any] = {"params": params, "reward": reward, "stderr": stderr}
+        told |= {"failed": failed, "feedback": feedback}
+        told |= {"constraint_violation": constraint_violation, "parts": parts}
         told |= {"instead_of": instead_of, "replaces": replaces}
         if data:
             if not re.fullmatch(r"[\w-]+\.(npz|csv)", data, re.ASCII):

@@ -16,7 +16,7 @@ from llmopt.data import read_data_file
 from llmopt.errors import LLMOptError, ParameterError, warn_user
 from llmopt.evaluations import evaluated_point
 from llmopt.events import Queued
-from llmopt.history import Proposal, Trial, without_withdrawn
+from llmopt.history import Proposal, Trial, joined, without_withdrawn
 from llmopt.optimizer import LLMOptimizer
 from llmopt.packing import DataError
 from llmopt.prompt.answer_parts import notes_of
@@ -69,6 +69,14 @@ def _computed(number: float) -> float:
     return float(f"{number:.12g}")
 
 
+def _errors(trial: Trial[Any], metrics: tuple[str, ...]) -> Any:
+    """Return standard errors as JSON: of several objectives by their names, if any."""
+    if not isinstance(trial.stderr, tuple) or not metrics:
+        return plain(trial.stderr)
+    known = zip(metrics, trial.stderr, strict=True)
+    return {name: error for name, error in known if error is not None}
+
+
 def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     """Return a trial as JSON, without empty fields; rewards by the names of objectives, if any."""
     space, metrics = optimizer.space, optimizer.metrics
@@ -81,8 +89,8 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
     if trial.evaluations > 1:
         means = tuple(map(_computed, trial.rewards or ()))
         parts = {name: _computed(value) for name, value in trial.parts.items()}
-        error = trial.stderr and _computed(trial.stderr)
-        trial = replace(trial, rewards=means or None, parts=parts, stderr=error)
+        errors = joined([error and _computed(error) for error in trial.errors])
+        trial = replace(trial, rewards=means or None, parts=parts, stderr=errors)
     violation = trial.constraint_violation
     if trial.evaluations > 1 or violation != trial.measured_violation:
         violation = _computed(violation)
@@ -99,7 +107,7 @@ def of_trial(optimizer: LLMOptimizer[Any], trial: Trial[Any]) -> dict[str, Any]:
         "reward": by_name(trial.rewards),
         "state": trial.state,
         "source": trial.source,
-        "stderr": trial.stderr,
+        "stderr": _errors(trial, metrics),
         "constraint_violation": violation or None,
         "parts": dict(trial.parts) or None,
         "part_counts": dict(trial.part_counts) or None,
