@@ -24,7 +24,7 @@ from llmopt.errors import (
 from llmopt.events import Asked, Queued, Started, Withdrawn
 from llmopt.history import Params, Proposal, without_withdrawn
 from llmopt.journal import FORMAT
-from llmopt.model_calls import Scope, Stale
+from llmopt.model_calls import Scope, Stale, warn_of_unused
 from llmopt.options import options_to_store
 from llmopt.point_task import Asking
 from llmopt.points import left_out, lost_rows, place_of, point_to_ask, sample_new
@@ -252,6 +252,9 @@ class Asks(Results[Params]):
         try:
             draft = self._make(n, base, fixed, repeats=interrupted is not None)
         except Stale:
+            if now.paid:
+                same = now.changes == self._journal.state_at(base).changes
+                warn_of_unused("an answer that was paid for", same)
             draft = self._make(n, self._note_facts(self._journal.state).count, fixed, repeats=False)
         proposals, warnings = self._settle(n, fixed, draft)
         if draft.outcome.outdated:  # the next prompt states the new results

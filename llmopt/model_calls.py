@@ -339,7 +339,7 @@ class Scope:
                 if callable(getattr(self.client, "kept", None)):
                     lost = replace(lost, requests=0)  # the same request in the same place waits
             elif kept is not None and kept[1]:
-                self._warn_of_answer(kept[0], same=self.state.trials == state.trials)
+                warn_of_unused(f"answer {kept[0]}", same=self.state.trials == state.trials)
             owner.note(lost)
         if self._repeats and not (self._used or again):
             raise Stale
@@ -360,17 +360,6 @@ class Scope:
                 f". To send a new one, stop this ask, remove the files of request {number} from "
                 f"{client_name(self.client)}, and repeat the ask",
             )  # fmt: skip
-
-    def _warn_of_answer(self, number: int, same: bool) -> None:
-        """Log a warning that the answer to the request of a killed ask is dropped now.
-
-        While the trials are the `same`, that ask sends the request again if it is repeated.
-        """
-        logger.warning(
-            "answer %d is not used: this ask differs from the one that was killed, in its "
-            "options or the candidates%s", number,
-            ". To use the answer, end this ask and repeat that one" * same,
-        )  # fmt: skip
 
     def _send(self, request: Request, digest: str) -> Reply:
         owner, client = self._owner, self.client
@@ -442,6 +431,17 @@ class Scope:
                 record(dict(result))
         self.runs.append(known)
         return known.event.result
+
+
+def warn_of_unused(answer: str, same: bool) -> None:
+    """Log a warning that an answer to a killed ask is dropped now.
+
+    While the trials are the `same`, that ask sends its requests again if it is repeated.
+    """
+    logger.warning(
+        "%s is not used: this ask differs from the one that was killed, in its options or the "
+        "candidates%s", answer, ". To use the answer, end this ask and repeat that one" * same,
+    )  # fmt: skip
 
 
 def _lost(state: State) -> Failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from llmopt import ClientError, Float, LLMOptimizer, ScriptedClient
@@ -176,6 +178,7 @@ def test_points_that_came_meanwhile_are_not_missing_for_a_partner():
     assert optimizer.usage.proposals == {"llm": 2}
 
 
+NEW = "Hypothesis: h.\nStart from: new\nProposal:\nx: {}"
 OUTSIDE = "Hypothesis: h.\nStart from: new\nProposal:\nx: 50, y: 0.5"
 
 
@@ -269,3 +272,27 @@ def test_no_random_point_takes_the_place_of_one_recorded_meanwhile():
         optimizer.ask()
     assert optimizer.pending == []
     assert optimizer.usage.requests == 4
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("change", [{"n": 1}, {"total": 9}, {"candidates": [{"x": 0}]}, {}])
+def test_a_paid_answer_that_another_ask_does_not_use_is_named(tmp_path, caplog, change, recorded):
+    path = tmp_path / "s.jsonl"
+
+    def ask(*answers, told=False, n=2, total=8, candidates=()):
+        rows = [{"x": x} for x in (1, 1.5, 2, 2.5)] + [*candidates]
+        options = {"total": total, "candidates": rows, "storage": path, "warmup": 0}
+        client, space = ScriptedClient(answers), {"x": Float(-3, 3)}
+        optimizer = LLMOptimizer(space, client, "words", compute=False, **options)
+        with contextlib.closing(optimizer), contextlib.suppress(Killed):
+            if told:
+                optimizer.tell({"x": 2}, 1.0)
+            return [point["x"] for point in optimizer.ask(n)]
+
+    assert ask(NEW.format(1), killed) is None
+    assert ask(killed, told=recorded, **change) is None
+    said = "an answer that was paid for is not used: this ask differs from the one that was killed"
+    assert (said in caplog.text) is bool(change)
+    assert ("end this ask and repeat that one" in caplog.text) is (bool(change) and not recorded)
+    if not recorded:
+        assert ask(NEW.format(2.5)) == [1, 2.5]
