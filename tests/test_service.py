@@ -243,7 +243,7 @@ class TestShell:
         file = write(tmp_path)
         run(capsys, "ask", file)
         assert run(capsys, "tell", file, "--reward", "3", "p1")[0]["reward"] == 3
-        assert "p2 has no result: give the result as --reward 3.5" in run(
+        assert "no result of p2 was given: give the result as --reward 3.5" in run(
             capsys, "tell", file, "p2", "3.5", status=2
         )
         nan = '{"params": {"x": 1, "k": 2}, "reward": nan}'
@@ -379,7 +379,7 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
         assert f"{point} has its result, trial {number}" in again
         assert f"with --replaces {number}; to record another one, give the parameters" in again
         assert again.endswith(f"in place of {point} without --instead-of\n")
-    assert "p2 has no result: add --reward X" in run(
+    assert "no result of p2 was given: add --reward X" in run(
         capsys, "tell", file, "p2", "--feedback", "", status=2
     )
     (right,) = run(capsys, "tell", file, "--replaces", "1", "--reward", "8")
@@ -403,7 +403,7 @@ def test_a_point_is_named_as_ask_printed_it(tmp_path, capsys):
     assert open_file(file, reads=True).pending == []
     said = run(capsys, "tell", file, "p9", "--reward", "1", status=2)
     assert "there is no point 'p9' (`ask` did not return it)" in said
-    assert "p3 has no result: add --reward X" in run(capsys, "tell", file, "p3", status=2)
+    assert "no result of p3 was given: add --reward X" in run(capsys, "tell", file, "p3", status=2)
     assert "such as p3" in run(capsys, "tell", file, "3", "--reward", "1", status=2)
     assert "no point was given" in run(capsys, "tell", file, "--reward", "1", status=2)
     assert "a number" in run(capsys, "tell", file, "p3", "--reward", "84;5", status=2)
@@ -474,7 +474,7 @@ def test_a_correction_removes_a_mistyped_part(tmp_path, capsys):
         said = run(capsys, "tell", file, "--replaces", "1", "--part", f"ee={wrong}", status=2)
         assert f"--part ee={wrong}: expected NAME=NUMBER, such as yield=78.8; omit a part" in said
     said = run(capsys, "tell", file, '{"x": 3, "k": 2}', "--part", "ee=1", status=2)
-    assert "has no result: add --reward X, or --failed WHY" in said
+    assert "was given: add --reward X, or --failed WHY" in said
     told = '{"params": {"x": 3, "k": 2}, "reward": 1, "parts": {"ee": null}}'
     assert "parts['ee']=None" in run(capsys, "tell", file, told, status=2)
     assert run(capsys, "status", file, "--trials") == [right]

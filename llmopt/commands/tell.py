@@ -18,7 +18,7 @@ from llmopt.service.search_json import numbered, tell
 from llmopt.util.files import read_json
 from llmopt.util.text import NUMBER, counted, written
 
-_HAS_RESULT = "add --reward X, or --failed WHY"
+_ADD = "add --reward X, or --failed WHY"
 _OPTIONS = (
     ("--reward", "X", "what the point scored"),
     ("--failed", "WHY", "why it could not be evaluated"),
@@ -125,8 +125,13 @@ def _of_options(args: argparse.Namespace) -> dict[str, object]:
     if args.part:
         result["parts"] = dict(_part(text, args.replaces is not None) for text in args.part)
     if not result.keys() & {"reward", "failed", "replaces"}:
-        raise LLMOptError(f"{args.result[0]} has no result: {_HAS_RESULT}")
+        raise LLMOptError(_no_result(args.result[0], _ADD))
     return result
+
+
+def _no_result(point: str, remedy: str) -> str:
+    recorded = f"; if its result is recorded, add to it with --replaces {point}"
+    return f"no result of {point} was given: {remedy}{recorded * bool(NAME.fullmatch(point))}"
 
 
 def _reward(text: str) -> object:
@@ -163,10 +168,10 @@ def _results(args: argparse.Namespace) -> Iterator[object]:
         except ValueError as error:
             if NAME.fullmatch(line.strip()):
                 after = lines[number].strip() if number < len(lines) else ""
-                remedy = _HAS_RESULT
+                remedy = _ADD
                 if re.fullmatch(r"[-+]?[.\d][-+.\de]*", after):
                     remedy = f"give the result as --reward {after}"
-                raise LLMOptError(f"{line.strip()} has no result: {remedy}") from error
+                raise LLMOptError(_no_result(line.strip(), remedy)) from error
             nan = re.search(r":\s*nan\b", line, re.IGNORECASE)
             if nan:
                 remedy = 'NaN is no JSON: give "failed": "why"'
