@@ -330,7 +330,7 @@ class Asks(Results[Params]):
         made = len(outcome.proposals)
         draft.completed += partial[:made]
         if state.stop is not None and len(kinds) - made >= n:
-            raise _ended(*state.stop)
+            raise _ended(self.end_of(state.stop), state.stop[1])
         single = partial[made:]
         more = [*((kind, 1) for kind in single), (fixed, missing - made - len(single))]
         for kind, count in more if state.stop is None else []:
@@ -469,7 +469,7 @@ class Asks(Results[Params]):
                 )
             )
         if stop is not None and n > given == 0:
-            raise _ended(*stop)
+            raise _ended(self.end_of(stop), stop[1])
         return list(state.pending[len(state.pending) - given :]), outcome.warnings
 
     def _refusal(self, draft: _Draft, lost: Sequence[tuple[Any, ...]]) -> tuple[str, str]:

@@ -31,7 +31,7 @@ PROPOSAL = PREFIX + "proposal"
 NAMED = PREFIX + "named"
 """System attribute of a trial: what `named_in` gave for the model's words about it."""
 
-# A point in a model's words, as prompts name it, and in the reason of an end.
+# A point in a model's words, as prompts name it, and in the reason of an end in older studies.
 _POINT = re.compile(
     r"(?:\b(?:points?|trials?|experiments?|rows?)\s+)?(?<![\w&#/])#(\d{1,5})\b(?!\.\d)"
     r"|(?<=, and recommends )point (\d{1,5})\b",

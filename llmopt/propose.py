@@ -404,7 +404,7 @@ class _Loop:
         why = " ".join(notes.analysis.split()).strip(",;: ")
         if not is_nothing(notes.hypothesis):
             why = f"{ended(why)} Hypothesis: {notes.hypothesis}".strip()
-        point = f", and recommends point {reading.start}" if reading.start else ""
+        point = f", and recommends #{reading.start}" if reading.start else ""
         return (
             f"{client_name(self._scope.client)} expects no further gain and ended the search"
             f"{point}{': ' if why else ''}{cut(why, 300)}"

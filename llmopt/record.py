@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
@@ -13,6 +14,7 @@ from llmopt.journal import Journal
 from llmopt.repeats import Merged
 from llmopt.space import Space
 from llmopt.space.fixed import Fixed
+from llmopt.state import Stop
 from llmopt.util.caller import CALLER
 from llmopt.util.threads import Lock
 from llmopt.views import dataframe
@@ -63,7 +65,17 @@ class Record(Generic[Params]):
     def stopped(self) -> str:
         """Why the model ended the search; empty if it did not."""
         stop = self._journal.state.stop
-        return "" if stop is None else stop[0]
+        return "" if stop is None else self.end_of(stop)
+
+    def end_of(self, stop: Stop) -> str:
+        """Return why the model ended a search, with the caller's name of the recommended point."""
+        why, number = stop
+        if number is None:
+            return why
+        points = (t for t in self.history.trials if t.number + 1 == number and t.asked)
+        names = [f" (p{t.asked})" for t in points if CALLER.get().first_trial]
+        name = f"#{number}{''.join(names)}"
+        return re.sub(r"(?<=, and recommends )(?:point |#)\d+\b", name, why, count=1)
 
     @property
     def recommended_number(self) -> int | None:

@@ -648,9 +648,9 @@ def _corrected(state: State, event: Corrected) -> State:
     same = _result(trial) == _result(was)
     if same and was.parts.items() <= trial.parts.items():  # got parts: nothing was wrong
         trial = replace(trial, corrected=was.corrected, old_rewards=before.old_rewards)
-    return replace(
-        _with_other(state, trial), stop=None
-    )  # the end may have followed from the mistake
+    # The end may have followed from the mistake, if more than words and parts were wrong.
+    kept = _result(replace(trial, feedback=before.feedback)) == _result(before)
+    return replace(_with_other(state, trial), stop=state.stop if kept else None)
 
 
 def _trial(state: State, event: Told, number: int, **about: Any) -> Trial[Any]:

@@ -17,7 +17,7 @@ SCRIPTS = {
     "agent.py": ([], ["mcp"], r"best: \{.*'reward': (0\.\d|\d(\.\d+)?e-)"),
     "conditional.py": ([], [], r"best: \{'kernel': '\w+'.*error"),
     "capped.py": ([], [], r"cap 0\.02 dollars: 10 trials.*cap 0\.04 dollars: 14 trials"),
-    "packing.py": ([], [], r"^2\.635983084917582, exactly feasible\n.*recommends point 1"),
+    "packing.py": ([], [], r"^2\.635983084917582, exactly feasible\n.*recommends #1"),
     "inequalities.py": (
         [],
         [],

@@ -68,7 +68,7 @@ def test_a_recommended_policy_is_kept_and_nothing_else_is_evaluated(tmp_path):
         best = search.run(10)
         assert [t.kind for t in search.optimizer.trials] == ["search"] * 3
         assert best is search.best is search.optimizer.trials[2]  # not the first of equals
-        assert "recommends point 3" in search.stopped
+        assert "recommends #3" in search.stopped
         assert search.left["evaluations"] == 7
         assert search.evaluate().mean == 10
     with at_the_cliff(**stored) as reopened:

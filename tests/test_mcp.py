@@ -15,6 +15,7 @@ import pytest
 from llmopt.errors import LLMOptError
 from llmopt.service.mcp_tools import SearchFolder
 from llmopt.service.search_file import open_file
+from llmopt.util.caller import MCP, called_by
 
 SPACE = {
     "x": {"type": "number", "minimum": -5, "maximum": 5},
@@ -124,10 +125,24 @@ class TestAgentIsTheModel:
         assert "request" in searches.ask("mine")
         ended = searches.answer("mine", "Lesson: none\nStart from: #1\nProposal: stop")
         assert ended["points"] == []
-        assert "recommends point 1" in ended["next"]
+        assert "recommends #1. To go on" in ended["next"]
         status = searches.status("mine")
         assert status["recommended"] == status["best"]
+        with called_by(MCP):  # #1 need not be p1
+            assert "recommends #1 (p1)" in searches.status("mine")["stopped"]
         assert searches.ask("mine") == ended
+
+    def test_a_note_on_a_result_does_not_continue_an_ended_search(self, searches):
+        """The recommendation was lost, and the next ask paid a request that did not name it."""
+        self.begun(searches, may_stop=True)
+        searches.ask("mine")
+        searches.answer("mine", "Lesson: none\nStart from: #1\nProposal: stop")
+        searches.tell("mine", {}, feedback="checked by NMR", parts={"ee": 9}, replaces=1)
+        status = searches.status("mine")
+        assert status["recommended"]["feedback"] == "checked by NMR"
+        assert searches.ask("mine")["points"] == []
+        searches.tell("mine", {}, 2.5, replaces=1)
+        assert "stopped" not in searches.status("mine")
 
     def test_an_answer_belongs_to_a_request_or_is_refused(self, searches):
         self.begun(searches)
