@@ -16,6 +16,7 @@ from llmopt.space import Space
 from llmopt.space.fixed import Fixed
 from llmopt.state import Stop
 from llmopt.util.caller import CALLER
+from llmopt.util.text import counted
 from llmopt.util.threads import Lock
 from llmopt.views import dataframe
 
@@ -72,10 +73,24 @@ class Record(Generic[Params]):
         why, number = stop
         if number is None:
             return why
+        name = self._name_of(number)
+        return re.sub(r"(?<=, and recommends )(?:point |#)\d+\b", name, why, count=1)
+
+    @property
+    def advice(self) -> str:
+        """What the model recommended as it ended the search, if the search continues since."""
+        state = self._journal.state
+        if state.stop is not None or state.advised is None:
+            return ""
+        number, count = state.advised
+        said = f"the model recommended {self._name_of(number)} after {counted(count, 'trial')}"
+        return f"{said}; results since: {len(state.trials) - count}"
+
+    def _name_of(self, number: int) -> str:
+        """Return the caller's name of a point, given its number from 1 in prompts."""
         points = (t for t in self.history.trials if t.number + 1 == number and t.asked)
         names = [f" (p{t.asked})" for t in points if CALLER.get().first_trial]
-        name = f"#{number}{''.join(names)}"
-        return re.sub(r"(?<=, and recommends )(?:point |#)\d+\b", name, why, count=1)
+        return f"#{number}{''.join(names)}"
 
     @property
     def recommended_number(self) -> int | None:

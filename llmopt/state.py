@@ -142,6 +142,7 @@ class State:
         barren: Number of asks that gave no point.
         fallbacks: Number of random points in the model's place since its last point.
         stop: The model's end of the search.
+        advised: Number from 1 of the trial that it recommended last, and how many there were.
         rng: State of the bit generator; ``None`` for a new one.
     """
 
@@ -180,6 +181,7 @@ class State:
     barren: int = 0
     fallbacks: int = 0
     stop: Stop | None = None
+    advised: tuple[int, int] | None = None
     rng: Json | None = None
 
     @property
@@ -549,6 +551,8 @@ def _asked(state: State, event: Asked) -> State:
         np.random.default_rng(0).bit_generator.state = event.rng  # what it refuses is not written
     asked_nobody = event.given > 0 and not new and event.rng is None
     refused, since = state.refused, state.since
+    stop = _stop(event.stop)
+    advised = stop and stop[1] and (stop[1], len(state.trials))
     if not asked_nobody:
         refused = tuple(event.refused)
         since = since + len(event.blocks) if refused else 0
@@ -569,7 +573,8 @@ def _asked(state: State, event: Asked) -> State:
         since=since,
         barren=state.barren + (not ready and event.stop is None and not event.refused),
         fallbacks=fallbacks,
-        stop=_stop(event.stop) or state.stop,
+        stop=stop or state.stop,
+        advised=advised or state.advised,
         rng=event.rng or state.rng,
     )
 

@@ -141,8 +141,10 @@ class TestAgentIsTheModel:
         status = searches.status("mine")
         assert status["recommended"]["feedback"] == "checked by NMR"
         assert searches.ask("mine")["points"] == []
-        searches.tell("mine", {}, 2.5, replaces=1)
-        assert "stopped" not in searches.status("mine")
+        searches.tell("mine", {"x": 1, "k": 2}, 2.5)
+        status = searches.status("mine")
+        assert "stopped" not in status
+        assert status["advice"] == "the model recommended #1 after 1 trial; results since: 1"
 
     def test_an_answer_belongs_to_a_request_or_is_refused(self, searches):
         self.begun(searches)

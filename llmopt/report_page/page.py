@@ -168,6 +168,7 @@ def page(
             summary=_summary(study, rows, trials, len(waiting)),
             outcome=outcome,
             ended=clean(_ended(search, own, study)),
+            advice=clean(getattr(own, "advice", "")),
             figures=figures_of(study, numbered=numbered, reference=reference, labels=labels),
             objectives=objectives_of(study),
             rows=rows,

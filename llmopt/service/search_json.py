@@ -180,6 +180,7 @@ def status(optimizer: LLMOptimizer[Any]) -> dict[str, Any]:
         "queued": [_queued(optimizer, point) for point in optimizer.queued_proposals],
         **waiting,
         **({"stopped": optimizer.stopped} if optimizer.stopped else {}),
+        **({"advice": optimizer.advice} if optimizer.advice else {}),
         "usage": spent,
     }
 
