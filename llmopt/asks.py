@@ -279,18 +279,13 @@ class Asks(Results[Params]):
             for why in map(self.obstacle, self.queued_proposals)
             if why
         ]
-        made = self._planned + len(self.pending_proposals)
+        made = self.evaluations + len(self.pending_proposals)
         if self.total is not None and n > (left := max(0, self.total - made)):
             texts.append(
                 f"asked for {counted(n, 'point')}, and {left} of the planned {self.total} are "
                 "left: raise `total` if you plan more"
             )
         return texts
-
-    @property
-    def _planned(self) -> int:
-        """Number of evaluations that count as planned."""
-        return sum(not trial.unplanned for trial in self._journal.state.trials)
 
     def obstacle(self, point: Proposal | Fixed) -> str:
         """Say that a queued point is not allowed, after the space has changed; else nothing."""
@@ -696,6 +691,6 @@ class Asks(Results[Params]):
             self.limits.check(self.usage, 0.0 if self._model.local else None)
         except BudgetExceededError as error:
             return str(error)
-        if self.total is not None and self._planned >= self.total:
+        if self.total is not None and self.evaluations >= self.total:
             return f"all {self.total} planned evaluations were made"
-        return f"{_CLOSED} after {self._planned} evaluations"
+        return f"{_CLOSED} after {self.evaluations} evaluations"

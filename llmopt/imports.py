@@ -364,6 +364,8 @@ def _same_constraints(space: Space, source: OtherSearch) -> dict[str, str]:
 
     They have the same violation at each trial, which is not to be counted twice.
     """
+    if not space.limits or not any(row.violated for row in source.rows):
+        return {}
     there, here = list[Mapping[str, float]](), list[Mapping[str, float]]()
     for row in source.rows:
         with contextlib.suppress(ParameterError):

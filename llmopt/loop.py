@@ -424,7 +424,7 @@ class _Run:
         self._catch: type[Exception] | tuple[type[Exception], ...] = own["catch"]
         self._batch, self._workers = optimizer.batch_size, workers
         imported, trials = optimizer.imported, optimizer.trials
-        self.n_trials = n_trials + sum(trial.unplanned for trial in trials)
+        self.n_trials = n_trials + len(trials) - optimizer.evaluations
         self._left = self.n_trials - len(trials)  # points that no worker has yet
         # First what an interrupted search was about to evaluate.
         self._waiting = [_Job(p.values, "search", p, p.seed) for p in optimizer.pending_proposals]

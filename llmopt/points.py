@@ -191,13 +191,20 @@ def lost_rows(space: Space, file: Any, proposals: Sequence[Proposal]) -> list[st
     try:
         lost = table.lost(file, [p.values for p in proposals])
     except LLMOptError as error:
-        return [f"{file} changed while the model was asked, and cannot be used: {error}"]
-    return [
-        f"p{p.asked}, {short(space.labelled(p.values))}, is no {table.row} any more: "
-        "withdraw it, and ask again"
-        for p in proposals
-        if p.values in lost
-    ]
+        return [cannot_be_used(file, error)]
+    why = f"is no {table.row} any more"
+    return [not_allowed(space, p, why) for p in proposals if p.values in lost]
+
+
+def not_allowed(space: Space, proposal: Proposal, why: str) -> str:
+    """Say that a point became impossible while the model was asked."""
+    point = short(space.labelled(proposal.values))
+    return f"p{proposal.asked}, {point}, {why}: withdraw it, and ask again"
+
+
+def cannot_be_used(file: Any, error: Exception) -> str:
+    """Say that points cannot be compared with a file that was changed."""
+    return f"{file} changed while the model was asked, and cannot be used: {error}"
 
 
 def place_of(state: State, event: Queued) -> str:

@@ -244,8 +244,7 @@ def _number(trial: Trial[Any], metrics: Sequence[str] = ()) -> str:
 
 def say_resumed(optimizer: Results[Any], total: int) -> None:
     """Print the progress of a stored search of `total` evaluations that resumes."""
-    done = sum(not trial.unplanned for trial in optimizer.trials)
-    best = optimizer.history.best
+    done, best = optimizer.evaluations, optimizer.history.best
     if optimizer.storage is not None and done:
         found = "no result yet" if best is None else f"best {best.reward}"
         if best is not None and len(optimizer.directions) > 1:

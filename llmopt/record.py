@@ -54,6 +54,11 @@ class Record(Generic[Params]):
         """Numbers from 0 of the imported trials whose points the search had not proposed."""
         return frozenset(t.number for t in self._journal.state.trials if t.imported)
 
+    @property
+    def evaluations(self) -> int:
+        """Number of trials that count as planned: neither imported nor withdrawn."""
+        return sum(not trial.unplanned for trial in self._journal.state.trials)
+
     def named(self, number: int) -> str:
         """Return what messages call a trial, given its number from 0.
 

@@ -383,7 +383,7 @@ class PolicySearch(Views, Closing):
             return initial_states(made, start_seeds(self.seed, "further", FURTHER_STARTS))
 
     def _spent(self) -> int:
-        return sum(not trial.unplanned for trial in self.optimizer.trials)
+        return self.optimizer.evaluations
 
     def _recommended(self) -> Trial[dict[str, Any]] | None:
         """Return the recommended point if it is about as good as the best; else ``None``."""

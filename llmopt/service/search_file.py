@@ -27,13 +27,14 @@ from llmopt.errors import (
 from llmopt.history import Proposal
 from llmopt.journal import read_started
 from llmopt.optimizer import Asker, LLMOptimizer, Recorder
+from llmopt.points import cannot_be_used, not_allowed
 from llmopt.reports import stored_search
 from llmopt.resume_check import arguments_of, parameters_of, started_there
 from llmopt.service.description import read_description
 from llmopt.space import Space
 from llmopt.space.constraints import read_constraints
 from llmopt.util.files import nearby, read_mapping
-from llmopt.util.text import cut, short
+from llmopt.util.text import cut
 
 logger = logging.getLogger(__name__)
 
@@ -138,13 +139,8 @@ def breaking(
             limits = (*limits, *now["space"].limits)
         broken = [(p, space.broken(p.values, limits)) for p in proposals]
     except (LLMOptError, LookupError, TypeError, ValueError) as error:
-        return [f"{described} changed while the model was asked, and cannot be used: {error}"]
-    return [
-        f"p{p.asked}, {short(space.labelled(p.values))}, breaks {', '.join(each)}: "
-        "withdraw it, and ask again"
-        for p, each in broken
-        if each
-    ]
+        return [cannot_be_used(described, error)]
+    return [not_allowed(space, p, f"breaks {', '.join(each)}") for p, each in broken if each]
 
 
 def _check_harmless(path: Path, model: object) -> None:
